@@ -1,0 +1,24 @@
+option(TESSERA_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(TESSERA_BUILD_APPS "Build the command line" ${PROJECT_IS_TOP_LEVEL})
+option(TESSERA_WITH_MPI "Build the MPI backend" ON)
+option(TESSERA_WITH_NCCL "Build the NCCL backend (needs the CUDA build of LibTorch)" OFF)
+option(TESSERA_WERROR "Treat warnings in our own code as errors" OFF)
+option(TESSERA_PCH "Use precompiled headers" ON)
+set(TESSERA_SANITIZE "" CACHE STRING "Sanitizers for our own code, as in -fsanitize=")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+# Note [ccache and precompiled headers]
+# ccache refuses a precompiled header unless told that macros defined before it and time macros do not matter; ours
+# defines none. The base directory makes two clones of the same commit share their results.
+find_program(TESSERA_CCACHE ccache)
+if(TESSERA_CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    "${CMAKE_COMMAND}" -E env
+    CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+    CCACHE_NOHASHDIR=1 "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}"
+    "${TESSERA_CCACHE}")
+endif()
