@@ -1,0 +1,108 @@
+#pragma once
+
+#include <tessera/core/options.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+// What LibTorch's TORCH_ARG makes: core must not include it, but its options types look like this.
+#define SAMPLE_ARG(T, name)                       \
+ public:                                          \
+  auto name(T value)->decltype(*this) {           \
+    this->name##_ = std::move(value);             \
+    return *this;                                 \
+  }                                               \
+  const T& name() const { return this->name##_; } \
+                                                  \
+ private:                                         \
+  T name##_
+
+namespace tessera::testing {
+
+enum class Shape { kRing = 3, kTree = 7 };
+
+struct RetryOptions {
+  SAMPLE_ARG(int, attempts) = 3;
+  SAMPLE_ARG(std::chrono::milliseconds, pause) = std::chrono::milliseconds(250);
+
+ public:
+  static const FieldList<RetryOptions>& fields() {
+    static const auto kList = FieldList<RetryOptions>("retry")
+                                  .add("attempts", &RetryOptions::attempts_, "how often to try")
+                                  .add("pause", &RetryOptions::pause_, "how long to wait between two tries");
+    return kList;
+  }
+};
+
+struct LinkOptions {
+  SAMPLE_ARG(std::string, backend) = "auto";
+  SAMPLE_ARG(std::string, strategy) = "ring";
+  SAMPLE_ARG(std::chrono::milliseconds, timeout) = std::chrono::seconds(30);
+  SAMPLE_ARG(RetryOptions, retry) = RetryOptions();
+
+ public:
+  static const FieldList<LinkOptions>& fields() {
+    static const auto kList = FieldList<LinkOptions>("link")
+                                  .add("backend", &LinkOptions::backend_, "who moves the bytes")
+                                  .section("retry", &LinkOptions::retry_, RetryOptions::fields())
+                                  .add_choice("strategy", &LinkOptions::strategy_, {"ring", "tree"}, "ring | tree")
+                                  .add("timeout", &LinkOptions::timeout_, "how long a call may take");
+    return kList;
+  }
+};
+
+/// One field of every type, and sections two deep.
+struct SampleOptions {
+  SAMPLE_ARG(LinkOptions, world) = LinkOptions().backend("gloo");
+  SAMPLE_ARG(bool, overlap) = true;
+  SAMPLE_ARG(int, num_steps) = 100;
+  SAMPLE_ARG(std::int64_t, bucket_bytes) = 25'000'000;
+  SAMPLE_ARG(double, rate) = 0.5;
+  SAMPLE_ARG(std::string, name) = "";
+  SAMPLE_ARG(std::chrono::milliseconds, wait) = std::chrono::minutes(2);
+  SAMPLE_ARG(std::vector<std::string>, axes) = {"dp", "tp"};
+  SAMPLE_ARG(std::vector<std::int64_t>, sizes) = {};
+  SAMPLE_ARG(Shape, shape) = Shape::kTree;
+
+ public:
+  static const FieldList<SampleOptions>& fields() {
+    static const auto kList =
+        FieldList<SampleOptions>("sample")
+            .section("world", &SampleOptions::world_, LinkOptions::fields())
+            .add("overlap", &SampleOptions::overlap_, "overlap with backward")
+            .add("num_steps", &SampleOptions::num_steps_, "steps to train")
+            .add("bucket_bytes", &SampleOptions::bucket_bytes_, "size of a bucket")
+            .add("rate", &SampleOptions::rate_, "a rate")
+            .add("name", &SampleOptions::name_, "a name")
+            .add("wait", &SampleOptions::wait_, "a wait")
+            .add("axes", &SampleOptions::axes_, "names of axes")
+            .add("sizes", &SampleOptions::sizes_, "sizes of axes")
+            .add_enum("shape", &SampleOptions::shape_, {{"ring", Shape::kRing}, {"tree", Shape::kTree}}, "a shape");
+    return kList;
+  }
+};
+
+/// Every field as text: equal for equal options.
+inline std::vector<std::string> texts_of(const SampleOptions& options) {
+  std::vector<std::string> texts;
+  for (const Field& field : SampleOptions::fields().fields()) {
+    texts.push_back(field.key + "=" + SampleOptions::fields().get_text(options, field.key));
+  }
+  return texts;
+}
+
+/// What the exception says, or "nothing thrown".
+template <class E, class F>
+std::string message_of(F&& body) {
+  try {
+    body();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "nothing thrown";
+}
+
+}  // namespace tessera::testing
