@@ -1,0 +1,87 @@
+#pragma once
+
+#include <tessera/comm/communicator.h>
+#include <tessera/comm/topology.h>
+#include <tessera/comm/transport.h>
+#include <tessera/core/options.h>
+
+#include <torch/arg.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace tessera {
+
+struct WorldOptions {
+  /// "auto" (shared memory when all ranks of a group share a node, else Gloo), "shm",
+  /// "gloo", "mpi", "nccl", or "custom" with `transport`.
+  TORCH_ARG(std::string, backend) = "auto";
+  /// How long a call may take before it fails. Raise it for jobs whose ranks drift far apart.
+  TORCH_ARG(std::chrono::milliseconds, timeout) = std::chrono::seconds(30);
+  /// How long to wait for the other ranks at the start.
+  TORCH_ARG(std::chrono::milliseconds, init_timeout) = std::chrono::seconds(300);
+  /// The algorithm of the world's communicator (see CommunicationStrategy).
+  TORCH_ARG(std::string, strategy) = "allreduce";
+  /// The network interface or address Gloo binds to. Empty: the one that reaches the rendezvous.
+  TORCH_ARG(std::string, interface) = "";
+  /// The table of the adaptive strategy, as `tessera bench comm --write-table FILE` writes it. Empty: built in.
+  TORCH_ARG(std::string, tuning_file) = "";
+  /// Only with backend "custom": makes the transport of each group.
+  TORCH_ARG(TransportFactory, transport) = nullptr;
+
+ public:
+  static const FieldList<WorldOptions>& fields();
+};
+
+/// The processes of a job, seen from one of them. A handle: cheap to copy. The last copy closes the connections.
+class World {
+ public:
+  struct State;
+  explicit World(std::shared_ptr<State> state);
+
+  int rank() const;
+  int size() const;
+  int local_rank() const;  ///< among the ranks of this node
+  int local_size() const;
+  int node() const;
+  int num_nodes() const;
+  const Topology& topology() const;
+  /// "tessera run", "torchrun", "mpirun", "srun", "threads", "fake", or "single" for a process started alone.
+  const std::string& launcher() const;
+  /// All ranks. Connected at its first use.
+  const Communicator& comm() const;
+
+  const State& state() const { return *state_; }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// The world that the launcher's variables describe: `tessera run` and torchrun (RANK, WORLD_SIZE, LOCAL_RANK,
+/// MASTER_ADDR, ...), mpirun of Open MPI (OMPI_COMM_WORLD_*) and of MPICH (PMI_*, MPI_LOCAL*), srun (SLURM_*). A process
+/// started with none of them is a world of one.
+/// Collective: over all processes of the job. Blocks: until every process has called it.
+/// Throws ConfigError for contradictory variables, CommError when a process does not come in time.
+World init(const WorldOptions& options = {});
+
+/// Runs `body` on `num_ranks` threads of this process, each a rank of one world; `ranks_per_node` (0: all on one)
+/// pretends node boundaries. Returns when all have returned; throws what the first failing rank threw.
+void run_threads(int num_ranks, const std::function<void(World)>& body, const WorldOptions& options = {},
+                 int ranks_per_node = 0);
+
+/// What a rank of a fake world would have sent.
+struct FakeTraffic {
+  std::uint64_t num_calls = 0;
+  std::uint64_t num_messages = 0;
+  std::uint64_t num_bytes = 0;
+  std::uint64_t num_groups = 0;  ///< groups connected by this rank
+};
+
+/// One rank of a world of any size in which nothing moves: calls return at once, tensors keep their values, and
+/// `fake_traffic` counts what this rank would have sent. For planning and for tests of scale.
+World fake_world(int rank, int size, int ranks_per_node = 8, const WorldOptions& options = {});
+FakeTraffic fake_traffic(const World& world);
+
+}  // namespace tessera

@@ -1,0 +1,80 @@
+#include "comm/call.h"
+
+#include <tessera/core/error.h>
+
+#include <numeric>
+#include <string>
+#include <utility>
+
+namespace tessera::comm {
+
+Call::Call(std::shared_ptr<Group> group, const char* operation, const at::Tensor& about,
+           std::chrono::milliseconds timeout, const std::source_location& where)
+    : state_(std::make_shared<Work::State>()) {
+  state_->operation = operation;
+  state_->where = where;
+  state_->timeout = timeout;
+  state_->sequence = group->next_sequence();
+  state_->group = std::move(group);
+  const bool has_data = about.defined();
+  state_->ticket = state_->group->world().calls.begin(
+      state_->group->name(), state_->sequence, operation, has_data ? c10::toString(about.scalar_type()) : "",
+      has_data ? static_cast<std::int64_t>(about.nbytes()) : 0, where);
+}
+
+Call& Call::keep(at::Tensor tensor) {
+  state_->kept.push_back(std::move(tensor));
+  return *this;
+}
+
+Call& Call::result(at::Tensor tensor) {
+  state_->result = std::move(tensor);
+  return *this;
+}
+
+Call& Call::then(std::function<void()> finish) {
+  state_->finish = std::move(finish);
+  return *this;
+}
+
+void Call::refuse(const std::string& reason) {
+  try {
+    throw ConfigError(reason);
+  } catch (...) {
+    state_->rethrow();
+  }
+}
+
+Communicator::Sizes checked_sizes(Call& call, const Communicator::Sizes& sizes, int num_ranks, std::int64_t total) {
+  if (sizes.empty()) {
+    call.require(total % num_ranks == 0, "expected an extent that " + std::to_string(num_ranks) +
+                                             " ranks share equally, found " + std::to_string(total) +
+                                             "; pass the size of each rank's piece");
+    return Communicator::Sizes(static_cast<std::size_t>(num_ranks), total / num_ranks);
+  }
+  call.require(static_cast<int>(sizes.size()) == num_ranks, "expected one size for each of " +
+                                                                std::to_string(num_ranks) + " ranks, found " +
+                                                                std::to_string(sizes.size()));
+  const std::int64_t sum = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+  call.require(sum == total, "the sizes add up to " + std::to_string(sum) + ", the tensor has " +
+                                 std::to_string(total) + " along that dimension");
+  return sizes;
+}
+
+c10d::ReduceOp to_c10d(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::kAvg:
+      return c10d::ReduceOp::AVG;
+    case ReduceOp::kMin:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::kMax:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::kProduct:
+      return c10d::ReduceOp::PRODUCT;
+  }
+  throw InternalError("an unknown reduction");
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <tessera/comm/communicator.h>
+
+#include <functional>
+#include <memory>
+#include <source_location>
+#include <vector>
+
+#include "comm/work_state.h"
+
+namespace tessera::comm {
+
+/// One call of a Communicator on its way to a backend: records it, starts it, and explains what goes wrong.
+class Call {
+ public:
+  Call(std::shared_ptr<Group> group, const char* operation, const at::Tensor& about, std::chrono::milliseconds timeout,
+       const std::source_location& where);
+
+  /// Keeps `tensor` alive until the operation is done.
+  Call& keep(at::Tensor tensor);
+  Call& result(at::Tensor tensor);
+  /// Runs after the operation, before `wait()` returns.
+  Call& then(std::function<void()> finish);
+
+  /// `begin` returns what it started: a c10d work or a transfer. Anything that it throws is explained.
+  template <typename Begin>
+  Work start(Begin begin) {
+    try {
+      assign(begin());
+    } catch (...) {
+      state_->rethrow();
+    }
+    return Work(state_);
+  }
+
+  /// Throws ConfigError with the call's description.
+  [[noreturn]] void refuse(const std::string& reason);
+  void require(bool condition, const std::string& reason) {
+    if (!condition) refuse(reason);
+  }
+
+ private:
+  void assign(c10::intrusive_ptr<c10d::Work> work) { state_->work = std::move(work); }
+  void assign(std::unique_ptr<Transfer> transfer) { state_->transfer = std::move(transfer); }
+
+  std::shared_ptr<Work::State> state_;
+};
+
+/// `sizes`, or equal pieces of `total` when empty; checked against it.
+Communicator::Sizes checked_sizes(Call& call, const Communicator::Sizes& sizes, int num_ranks, std::int64_t total);
+c10d::ReduceOp to_c10d(ReduceOp op);
+
+}  // namespace tessera::comm

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <tessera/comm/world.h>
+
+#include <memory>
+#include <string>
+
+#include "comm/engine/collective_engine.h"
+
+namespace tessera::comm {
+
+/// Counts what this rank would send by the ring (or the tree) and touches no data.
+class FakeEngine : public CollectiveEngine {
+ public:
+  enum class Shape { kRing, kTree };
+  FakeEngine(std::shared_ptr<FakeTraffic> traffic, Shape shape, int rank, int size)
+      : traffic_(std::move(traffic)), shape_(shape), rank_(rank), size_(size) {}
+
+  std::string name() const override { return "fake"; }
+  void all_reduce(Buffer data, ReduceOp op, Deadline deadline) override;
+  void all_gather(Buffer whole, Buffer piece, const Counts& counts, Deadline deadline) override;
+  void reduce_scatter(Buffer piece, Buffer whole, const Counts& counts, ReduceOp op, Deadline deadline) override;
+  void broadcast(Buffer data, int root, Deadline deadline) override;
+  void reduce(Buffer data, int root, ReduceOp op, Deadline deadline) override;
+  void gather(Buffer whole, Buffer piece, const Counts& counts, int root, Deadline deadline) override;
+  void scatter(Buffer piece, Buffer whole, const Counts& counts, int root, Deadline deadline) override;
+  void all_to_all(Buffer received, const Counts& recv_counts, Buffer sent, const Counts& send_counts,
+                  Deadline deadline) override;
+  void barrier(Deadline deadline) override;
+
+ private:
+  void sent(std::int64_t messages, std::int64_t num_bytes);
+  void called() { ++traffic_->num_calls; }
+  std::int64_t num_children(int root) const;
+  std::int64_t subtree_bytes(const Buffer& whole, const Counts& counts) const;
+
+  std::shared_ptr<FakeTraffic> traffic_;
+  Shape shape_;
+  int rank_;
+  int size_;
+};
+
+}  // namespace tessera::comm

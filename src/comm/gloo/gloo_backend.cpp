@@ -1,0 +1,104 @@
+#include "comm/gloo/gloo_backend.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/algorithms/ring_engine.h"
+#include "comm/engine/then_work.h"
+#include "comm/gloo/connect_gloo.h"
+#include "comm/gloo/gloo_transport.h"
+#include "comm/gloo/process_group_gloo.h"
+
+namespace tessera::comm {
+namespace {
+
+bool all_equal(const std::vector<at::Tensor>& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [&](const at::Tensor& tensor) { return tensor.numel() == tensors.front().numel(); });
+}
+
+// Gloo sums; the division is ours, for every type alike.
+template <typename Options>
+Options as_sum(const Options& options) {
+  Options sum = options;
+  if (sum.reduceOp.op_ == c10d::ReduceOp::AVG) sum.reduceOp = c10d::ReduceOp::SUM;
+  return sum;
+}
+
+template <typename Options>
+bool is_average(const Options& options) {
+  return options.reduceOp.op_ == c10d::ReduceOp::AVG;
+}
+
+}  // namespace
+
+GlooBackend::GlooBackend(c10::intrusive_ptr<c10d::Backend> gloo, std::shared_ptr<Transport> transport,
+                         std::chrono::milliseconds timeout)
+    : EngineBackend(gloo->getRank(), gloo->getSize(),
+                    std::make_shared<RingEngine>(transport, gloo->getRank(), gloo->getSize()), transport, timeout),
+      gloo_(std::move(gloo)) {}
+
+void GlooBackend::setTimeout(std::chrono::milliseconds timeout) {
+  EngineBackend::setTimeout(timeout);
+  gloo_->setTimeout(timeout);
+}
+
+EngineBackend::WorkPtr GlooBackend::broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& opts) {
+  return gloo_->broadcast(tensors, opts);
+}
+
+EngineBackend::WorkPtr GlooBackend::allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& opts) {
+  if (!is_average(opts)) return gloo_->allreduce(tensors, opts);
+  return then(gloo_->allreduce(tensors, as_sum(opts)), [tensor = tensors.front(), size = getSize()]() mutable {
+    tensor.div_(size);
+  });
+}
+
+EngineBackend::WorkPtr GlooBackend::allreduce_coalesced(std::vector<at::Tensor>& tensors,
+                                                        const c10d::AllreduceCoalescedOptions& opts) {
+  return gloo_->allreduce_coalesced(tensors, opts);
+}
+
+EngineBackend::WorkPtr GlooBackend::reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& opts) {
+  // Gloo leaves partial sums in the tensors of the other ranks; a copy takes them.
+  const bool is_root = opts.rootRank == getRank();
+  std::vector<at::Tensor> scratch{is_root ? tensors.front() : tensors.front().clone()};
+  auto work = gloo_->reduce(scratch, as_sum(opts));
+  if (!is_root || !is_average(opts)) return then(std::move(work), [scratch] {});
+  return then(std::move(work), [scratch, size = getSize()]() mutable { scratch.front().div_(size); });
+}
+
+EngineBackend::WorkPtr GlooBackend::allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                              std::vector<at::Tensor>& inputs, const c10d::AllgatherOptions& opts) {
+  if (!outputs.empty() && !all_equal(outputs.front())) return EngineBackend::allgather(outputs, inputs, opts);
+  return gloo_->allgather(outputs, inputs, opts);
+}
+
+EngineBackend::WorkPtr GlooBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                    const c10d::AllgatherOptions& opts) {
+  return gloo_->_allgather_base(output, input, opts);
+}
+
+EngineBackend::WorkPtr GlooBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                  std::vector<int64_t>& output_sizes,
+                                                  std::vector<int64_t>& input_sizes,
+                                                  const c10d::AllToAllOptions& opts) {
+  return gloo_->alltoall_base(output, input, output_sizes, input_sizes, opts);
+}
+
+EngineBackend::WorkPtr GlooBackend::barrier(const c10d::BarrierOptions& opts) { return gloo_->barrier(opts); }
+
+Connection connect_gloo(const ConnectRequest& request, const std::string& host) {
+  auto gloo = make_process_group_gloo(request, host);
+  Connection connection;
+  connection.transport = std::make_shared<GlooTransport>(gloo);
+  connection.backend = c10::make_intrusive<GlooBackend>(gloo, connection.transport, request.timeout);
+  connection.is_zero_copy = [](const void*, std::size_t) { return false; };
+  return connection;
+}
+
+c10::intrusive_ptr<c10d::Backend> bare_gloo(const ConnectRequest& request, const std::string& host) {
+  return make_process_group_gloo(request, host);
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,3 @@
+#pragma once
+
+// See context.h. Nothing of it is needed.

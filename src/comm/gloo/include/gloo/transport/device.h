@@ -1,0 +1,9 @@
+#pragma once
+
+// See ../context.h.
+namespace gloo::transport {
+
+class Device;
+class UnboundBuffer;
+
+}  // namespace gloo::transport

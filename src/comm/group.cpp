@@ -1,0 +1,110 @@
+#include "comm/group.h"
+
+#include <tessera/core/error.h>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "comm/algorithms/hierarchical_engine.h"
+#include "comm/engine/engine_backend.h"
+
+namespace tessera {
+
+Group::Group(std::shared_ptr<comm::WorldContext> world, std::string name, std::vector<int> ranks)
+    : world_(std::move(world)), name_(std::move(name)), ranks_(std::move(ranks)) {
+  const auto self = std::find(ranks_.begin(), ranks_.end(), world_->rank);
+  if (self == ranks_.end()) {
+    throw ConfigError("rank " + std::to_string(world_->rank) + " is not a member of the group " + name_ +
+                      "; only members make a group");
+  }
+  rank_ = static_cast<int>(self - ranks_.begin());
+  const int node = world_->topology.node_of(world_->rank);
+  spans_nodes_ = std::any_of(ranks_.begin(), ranks_.end(),
+                             [&](int rank) { return world_->topology.node_of(rank) != node; });
+}
+
+const comm::ConnectRequest& Group::request() {
+  if (!request_) {
+    comm::ConnectRequest request;
+    request.group = name_;
+    request.rank = rank_;
+    request.size = size();
+    request.num_ranks_on_host = world_->topology.num_ranks_on(world_->topology.node_of(world_->rank));
+    request.world_ranks = ranks_;
+    if (world_->store) request.store = c10::make_intrusive<c10d::PrefixStore>("group/" + name_, world_->store);
+    request.timeout = world_->timeout;
+    request_ = std::move(request);
+  }
+  return *request_;
+}
+
+const comm::Connection& Group::connection() {
+  const std::lock_guard lock(mutex_);
+  if (!connection_) connection_ = world_->connector->connect(request());
+  return *connection_;
+}
+
+c10d::Backend& Group::backend(CommunicationStrategy strategy, std::int64_t num_bytes) {
+  if (strategy == CommunicationStrategy::kAllReduce) {
+    if (!connection_) connection();
+    return *connection_->backend;
+  }
+  if (strategy == CommunicationStrategy::kAdaptive) {
+    return backend(world_->tuning.choose(connection().backend->getBackendName(), size(), spans_nodes_, num_bytes),
+                   num_bytes);
+  }
+  auto& made = backends_[static_cast<std::size_t>(strategy)];
+  if (!made) made = make_backend(strategy);
+  return *made;
+}
+
+c10::intrusive_ptr<c10d::Backend> Group::make_backend(CommunicationStrategy strategy) {
+  if (strategy == CommunicationStrategy::kHierarchical) {
+    auto engine = std::make_shared<comm::HierarchicalEngine>(*this);
+    return c10::make_intrusive<comm::EngineBackend>(rank_, size(), std::move(engine), nullptr, world_->timeout);
+  }
+  const comm::Connection& connected = connection();
+  auto engine = world_->connector->message_engine(strategy, request(), connected);
+  return c10::make_intrusive<comm::EngineBackend>(rank_, size(), std::move(engine), connected.transport,
+                                                  world_->timeout);
+}
+
+c10::intrusive_ptr<c10d::ProcessGroup> Group::process_group() {
+  const comm::Connection& connected = connection();
+  const std::lock_guard lock(mutex_);
+  if (!process_group_) {
+    c10::intrusive_ptr<c10d::Store> store = request().store;
+    if (!store) store = c10::make_intrusive<c10d::HashStore>();
+    process_group_ = c10::make_intrusive<c10d::ProcessGroup>(store, rank_, size());
+    const bool is_gloo = connected.backend->getBackendName() == "gloo";
+    const bool is_nccl = connected.backend->getBackendName() == "nccl";
+    const auto type = is_nccl   ? c10d::ProcessGroup::BackendType::NCCL
+                      : is_gloo ? c10d::ProcessGroup::BackendType::GLOO
+                                : c10d::ProcessGroup::BackendType::CUSTOM;
+    process_group_->setBackend(is_nccl ? c10::DeviceType::CUDA : c10::DeviceType::CPU, type, connected.backend);
+    process_group_->setDefaultBackend(type);
+    process_group_->setGroupName(name_);
+  }
+  return process_group_;
+}
+
+std::string Group::child_name(const std::vector<int>& world_ranks, const std::string& name) {
+  // The members alone know of the group, so its name must follow from what they all pass: the ranks, and how often.
+  std::string key;
+  for (const int rank : world_ranks) key += std::to_string(rank) + ",";
+  key.pop_back();
+  if (key.size() > 64) {
+    key = key.substr(0, 48) + "...(" + std::to_string(world_ranks.size()) + ":" +
+          std::to_string(std::hash<std::string>()(key)) + ")";
+  }
+  const std::lock_guard lock(mutex_);
+  const int count = ++children_[key + "/" + name];
+  std::string full = name_ + "/" + (name.empty() ? "" : name) + "[" + key + "]";
+  return count == 1 ? full : full + "#" + std::to_string(count);
+}
+
+}  // namespace tessera

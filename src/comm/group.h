@@ -1,0 +1,61 @@
+#pragma once
+
+#include <tessera/comm/communicator.h>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/world_context.h"
+
+namespace tessera {
+
+/// The ranks behind a Communicator. Connects to them when first used, once for each strategy that is used.
+class Group {
+ public:
+  /// `ranks` are world ranks, this process's among them.
+  Group(std::shared_ptr<comm::WorldContext> world, std::string name, std::vector<int> ranks);
+
+  const std::string& name() const { return name_; }
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  const std::vector<int>& ranks() const { return ranks_; }
+  comm::WorldContext& world() const { return *world_; }
+  const std::shared_ptr<comm::WorldContext>& shared_world() const { return world_; }
+  std::uint64_t next_sequence() { return ++sequence_; }
+  bool spans_nodes() const { return spans_nodes_; }
+
+  /// Blocks: at the first call, until the members are connected.
+  const comm::Connection& connection();
+  /// The backend that carries `num_bytes` by `strategy`; the adaptive one is settled here.
+  c10d::Backend& backend(CommunicationStrategy strategy, std::int64_t num_bytes);
+  c10::intrusive_ptr<c10d::ProcessGroup> process_group();
+
+  /// A name for a new subgroup, the same on all its members and different from every other.
+  std::string child_name(const std::vector<int>& world_ranks, const std::string& name);
+
+ private:
+  const comm::ConnectRequest& request();
+  c10::intrusive_ptr<c10d::Backend> make_backend(CommunicationStrategy strategy);
+
+  std::shared_ptr<comm::WorldContext> world_;
+  std::string name_;
+  std::vector<int> ranks_;
+  int rank_ = -1;
+  bool spans_nodes_ = false;
+  std::uint64_t sequence_ = 0;
+  std::mutex mutex_;
+  std::optional<comm::ConnectRequest> request_;
+  std::optional<comm::Connection> connection_;
+  std::array<c10::intrusive_ptr<c10d::Backend>, 5> backends_;  // by strategy
+  c10::intrusive_ptr<c10d::ProcessGroup> process_group_;
+  std::map<std::string, int> children_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+
+namespace tessera::comm {
+
+/// One rank's part of the host segment, handed out in whole pages. Pages are reserved when allocated, so that a lack of
+/// memory is an error and not a signal, and returned to the system when freed.
+/// Thread-safety: all functions.
+class Arena {
+ public:
+  /// `memory` is where the file's bytes [begin, begin + num_bytes) are mapped.
+  Arena(int fd, std::byte* memory, std::size_t begin, std::size_t num_bytes);
+
+  /// Throws StorageError, with the sizes, when the system has no such memory.
+  std::byte* allocate(std::size_t num_bytes);
+  void free(std::byte* memory) noexcept;
+  /// In use now.
+  std::size_t used_bytes() const;
+
+ private:
+  std::size_t take_range(std::size_t num_bytes);
+  void return_range(std::size_t begin, std::size_t num_bytes);
+
+  int fd_;
+  std::byte* memory_;
+  std::size_t begin_;
+  std::size_t capacity_;
+  mutable std::mutex mutex_;
+  std::map<std::size_t, std::size_t> free_ranges_;  // begin to length
+  std::map<std::size_t, std::size_t> used_ranges_;
+  std::size_t used_bytes_ = 0;
+};
+
+}  // namespace tessera::comm

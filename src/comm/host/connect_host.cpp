@@ -1,0 +1,94 @@
+#include "comm/host/connect_host.h"
+
+#include <tessera/core/error.h>
+
+#include <sys/mman.h>
+
+#include <utility>
+
+#include "comm/engine/engine_backend.h"
+#include "comm/host/arena_allocator.h"
+#include "comm/host/host_engine.h"
+#include "comm/host/host_transport.h"
+
+namespace tessera::comm {
+namespace {
+
+/// Zeroed pages of this process that nothing else uses.
+std::shared_ptr<std::byte> private_pages(std::size_t num_bytes) {
+  void* memory = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw StorageError("no " + std::to_string(num_bytes) + " bytes of memory for a group");
+  return {static_cast<std::byte*>(memory), [num_bytes](std::byte* pages) { munmap(pages, num_bytes); }};
+}
+
+std::shared_ptr<std::byte> arena_pages(const std::shared_ptr<HostSegment>& segment, std::size_t num_bytes) {
+  return {segment->arena().allocate(num_bytes), [segment](std::byte* pages) { segment->arena().free(pages); }};
+}
+
+Connection connect(const ConnectRequest& request, std::shared_ptr<HostGroup> group, HostTransport::Allocate allocate,
+                   CommAllocator allocator) {
+  Connection connection;
+  auto transport = std::make_shared<HostTransport>(group, std::move(allocate));
+  connection.transport = transport;
+  connection.backend = c10::make_intrusive<EngineBackend>(request.rank, request.size,
+                                                          std::make_shared<HostEngine>(group), transport,
+                                                          request.timeout, std::move(allocator));
+  connection.is_zero_copy = [group](const void* data, std::size_t num_bytes) {
+    return group->space.publish(data, num_bytes).has_value();
+  };
+  return connection;
+}
+
+std::shared_ptr<HostGroup> group_of(const ConnectRequest& request, std::string backend, AddressSpace space,
+                                    std::byte* control, Patience patience, std::shared_ptr<void> memory) {
+  return std::make_shared<HostGroup>(HostGroup{std::move(backend), request.rank, request.size, space,
+                                               ControlBlock(control, request.size), std::move(patience),
+                                               std::move(memory)});
+}
+
+}  // namespace
+
+Connection connect_threads(const ConnectRequest& request, std::shared_ptr<ThreadsShared> shared) {
+  std::shared_ptr<std::byte> control;
+  {
+    const std::lock_guard lock(shared->mutex);
+    auto& slot = shared->control_blocks[request.group];
+    if (!slot) slot = private_pages(ControlBlock::num_bytes(request.size));
+    control = slot;
+  }
+  Patience patience(request.num_ranks_on_host, [shared]() -> std::string {
+    const int failed = shared->failed_rank.load();
+    return failed < 0 ? "" : "rank " + std::to_string(failed) + " has failed";
+  });
+  auto group = group_of(request, "threads", AddressSpace::whole_process(), control.get(), std::move(patience), control);
+  return connect(request, std::move(group), private_pages, nullptr);
+}
+
+Connection connect_alone(const ConnectRequest& request, const std::string& backend) {
+  auto control = private_pages(ControlBlock::num_bytes(1));
+  auto group = group_of(request, backend, AddressSpace::whole_process(), control.get(), Patience(1, nullptr), control);
+  return connect(request, std::move(group), private_pages, nullptr);
+}
+
+Connection connect_shm(const ConnectRequest& request, std::shared_ptr<HostSegment> segment,
+                       const std::vector<int>& local_ranks) {
+  // The first member lays out the control block in its own arena, whose fresh pages are zero, and keeps it for as long
+  // as the segment lives: a slower member may still read the last barrier when the first one has let the group go.
+  std::byte* control = nullptr;
+  if (request.rank == 0) {
+    control = segment->arena().allocate(ControlBlock::num_bytes(request.size));
+    request.store->set("control", std::to_string(control - segment->base()));
+  } else {
+    control = segment->base() + std::stoull(request.store->get_to_str("control"));
+  }
+  Patience patience(request.num_ranks_on_host, [segment, local_ranks, names = request.world_ranks] {
+    return segment->loss_among(local_ranks, names);
+  });
+  auto group = group_of(request, "shm", AddressSpace::mapping(segment->base(), segment->num_bytes()), control,
+                        std::move(patience), segment);
+  return connect(
+      request, std::move(group), [segment](std::size_t num_bytes) { return arena_pages(segment, num_bytes); },
+      std::make_shared<ArenaAllocator>(segment));
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "comm/connection.h"
+#include "comm/host/host_segment.h"
+
+namespace tessera::comm {
+
+/// What the ranks of a world of threads share.
+struct ThreadsShared {
+  std::mutex mutex;
+  std::map<std::string, std::shared_ptr<std::byte>> control_blocks;  // by group name
+  std::atomic<int> failed_rank = -1;
+};
+
+Connection connect_threads(const ConnectRequest& request, std::shared_ptr<ThreadsShared> shared);
+
+/// `local_ranks` are those of the members, in group order.
+Connection connect_shm(const ConnectRequest& request, std::shared_ptr<HostSegment> segment,
+                       const std::vector<int>& local_ranks);
+
+/// A group of one rank needs nobody.
+Connection connect_alone(const ConnectRequest& request, const std::string& backend);
+
+}  // namespace tessera::comm

@@ -1,0 +1,48 @@
+#include "comm/host/control_block.h"
+
+#include "comm/engine/transfer_work.h"
+
+namespace tessera::comm {
+namespace {
+
+constexpr std::size_t kPostBytes = 64;
+static_assert(sizeof(Post) <= kPostBytes);
+static_assert(sizeof(PairQueue) == 64);
+
+std::size_t posts_begin(std::size_t size) { return 128 + 64 * size; }
+std::size_t offsets_begin(std::size_t size) { return posts_begin(size) + 2 * size * kPostBytes; }
+std::size_t pairs_begin(std::size_t size) {
+  const std::size_t end = offsets_begin(size) + 2 * size * size * sizeof(std::int64_t);
+  return (end + 63) / 64 * 64;
+}
+std::size_t staging_begin(std::size_t size) {
+  const std::size_t end = pairs_begin(size) + kNumChannels * size * size * sizeof(PairQueue);
+  return (end + 4095) / 4096 * 4096;
+}
+
+}  // namespace
+
+std::size_t ControlBlock::num_bytes(int size) {
+  const auto ranks = static_cast<std::size_t>(size);
+  return staging_begin(ranks) + 2 * ranks * kStagingBytes;
+}
+
+Post& ControlBlock::post(unsigned parity, int rank) const {
+  return *at<Post>(posts_begin(size_) + (parity * size_ + index(rank)) * kPostBytes);
+}
+
+std::int64_t& ControlBlock::offset(unsigned parity, int rank, int block) const {
+  return *at<std::int64_t>(offsets_begin(size_) +
+                           ((parity * size_ + index(rank)) * size_ + index(block)) * sizeof(std::int64_t));
+}
+
+PairQueue& ControlBlock::pair(int channel, int from, int to) const {
+  return *at<PairQueue>(pairs_begin(size_) +
+                        ((index(channel) * size_ + index(from)) * size_ + index(to)) * sizeof(PairQueue));
+}
+
+std::byte* ControlBlock::staging(unsigned parity, int rank) const {
+  return memory_ + staging_begin(size_) + (parity * size_ + index(rank)) * kStagingBytes;
+}
+
+}  // namespace tessera::comm

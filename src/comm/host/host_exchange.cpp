@@ -1,0 +1,171 @@
+#include "comm/host/host_exchange.h"
+
+#include <tessera/core/error.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace tessera::comm {
+namespace {
+
+// Below this, copying to staging costs less than the second barrier that direct reading needs.
+constexpr std::int64_t kDirectBytes = 32 << 10;
+
+const char* name_of(std::uint32_t operation) {
+  constexpr std::array<const char*, 10> kNames = {"nothing", "all_reduce", "all_gather", "reduce_scatter",
+                                                  "broadcast", "reduce",    "gather",     "scatter",
+                                                  "all_to_all", "barrier"};
+  return operation < kNames.size() ? kNames[operation] : kNames[0];
+}
+
+std::string describe(const Post& post) {
+  std::string text = name_of(post.operation);
+  if (post.count > 0) {
+    text += " of " + std::to_string(post.count) + " " + c10::toString(static_cast<c10::ScalarType>(post.dtype));
+  }
+  return text + " (op " + std::string(to_string(static_cast<ReduceOp>(post.reduce_op))) + ", root " +
+         std::to_string(post.root) + ")";
+}
+
+bool same_call(const Post& a, const Post& b) {
+  return a.operation == b.operation && a.dtype == b.dtype && a.count == b.count && a.reduce_op == b.reduce_op &&
+         a.root == b.root;
+}
+
+std::int64_t longest_block(const Offer& offer) {
+  std::int64_t longest = 0;
+  for (std::size_t b = 0; b + 1 < offer.offsets.size(); ++b) {
+    longest = std::max(longest, offer.offsets[b + 1] - offer.offsets[b]);
+  }
+  return longest;
+}
+
+}  // namespace
+
+std::int64_t HostExchange::Window::length_of(std::int64_t count) const {
+  return std::clamp<std::int64_t>(count - begin_, 0, length_);
+}
+
+const std::byte* HostExchange::Window::block(int rank, std::size_t b) const {
+  const HostGroup& group = *exchange_.group_;
+  const std::int64_t element = offer_.data.element_bytes();
+  if (rank == group.rank) return offer_.data.data + (offer_.offsets[b] + begin_) * element;
+  const Post& post = exchange_.posted(rank);
+  if (post.direct == 0) {
+    return group.control.staging(exchange_.stage_parity_, rank) + static_cast<std::int64_t>(b) * exchange_.stride_bytes_;
+  }
+  const std::int64_t offset = group.control.offset(exchange_.post_parity_, rank, static_cast<int>(b));
+  return group.space.resolve(post.address) + (offset + begin_) * element;
+}
+
+void HostExchange::wait_for_all(const HostCall& call) {
+  const ControlBlock& control = group_->control;
+  const auto size = static_cast<std::uint32_t>(group_->size);
+  const std::uint32_t generation = control.generation().load(std::memory_order_acquire);
+  if (control.arrived().fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
+    control.arrived().store(0, std::memory_order_relaxed);
+    control.generation().store(generation + 1, std::memory_order_release);
+    if (size > 1) futex_wake_all(control.generation());
+    return;
+  }
+  const auto complete = [&] { return control.generation().load(std::memory_order_acquire) != generation; };
+  group_->patience.wait(control.generation(), complete, call.deadline, [&] {
+    const std::uint32_t arrived = control.arrived().load(std::memory_order_relaxed);
+    return std::string(name_of(static_cast<std::uint32_t>(call.operation))) + " waits for " +
+           std::to_string(size - arrived) + " of " + std::to_string(size) + " ranks";
+  });
+}
+
+void HostExchange::post(const HostCall& call, const Offer& offer, bool stage_all) {
+  post_parity_ ^= 1U;
+  Post& mine = group_->control.post(post_parity_, group_->rank);
+  mine.operation = static_cast<std::uint32_t>(call.operation);
+  mine.dtype = static_cast<std::int32_t>(call.dtype);
+  mine.reduce_op = static_cast<std::int32_t>(call.op);
+  mine.root = call.root;
+  mine.count = call.count;
+  mine.longest = longest_block(offer);
+  std::optional<std::uint64_t> address;
+  if (!stage_all && mine.longest * offer.data.element_bytes() > kDirectBytes) {
+    address = group_->space.publish(offer.data.data, static_cast<std::size_t>(offer.data.num_bytes()));
+  }
+  mine.direct = address.has_value() ? 1 : 0;
+  mine.address = address.value_or(0);
+  for (std::size_t b = 0; address && b + 1 < offer.offsets.size(); ++b) {
+    group_->control.offset(post_parity_, group_->rank, static_cast<int>(b)) = offer.offsets[b];
+  }
+}
+
+void HostExchange::check_posts() const {
+  const Post& mine = posted(group_->rank);
+  for (int rank = 0; rank < group_->size; ++rank) {
+    if (same_call(mine, posted(rank))) continue;
+    throw ConfigError("rank " + std::to_string(group_->rank) + " calls " + describe(mine) + " where rank " +
+                      std::to_string(rank) + " calls " + describe(posted(rank)) +
+                      "; make the same calls, with the same types and sizes, in the same order on every rank");
+  }
+}
+
+void HostExchange::stage(const Offer& offer, std::int64_t begin) {
+  const std::int64_t element = offer.data.element_bytes();
+  const std::int64_t window = stride_bytes_ / element;
+  std::byte* staging = group_->control.staging(stage_parity_, group_->rank);
+  const bool one_for_each = offer.offsets.size() > 2;
+  for (std::size_t b = 0; b + 1 < offer.offsets.size(); ++b) {
+    if (one_for_each && static_cast<int>(b) == group_->rank) continue;  // nobody else reads it
+    const std::int64_t count = offer.offsets[b + 1] - offer.offsets[b];
+    const std::int64_t amount = std::clamp<std::int64_t>(count - begin, 0, window);
+    if (amount == 0) continue;
+    std::memcpy(staging + static_cast<std::int64_t>(b) * stride_bytes_,
+                offer.data.data + (offer.offsets[b] + begin) * element, static_cast<std::size_t>(amount * element));
+  }
+}
+
+void HostExchange::run(const HostCall& call, const Offer& offer, bool stage_all, const Consume& consume) {
+  // All ranks must cut their staging areas alike, also those that offer nothing.
+  const bool one_for_each = call.operation == HostOperation::kReduceScatter ||
+                            call.operation == HostOperation::kScatter || call.operation == HostOperation::kAllToAll;
+  const std::int64_t num_blocks = one_for_each ? group_->size : 1;
+  stride_bytes_ = static_cast<std::int64_t>(ControlBlock::kStagingBytes) / num_blocks / 64 * 64;
+  const std::int64_t window = stride_bytes_ / offer.data.element_bytes();
+
+  post(call, offer, stage_all);
+  const bool direct = posted(group_->rank).direct != 0;
+  bool any_direct = false;
+  std::int64_t longest = 0;
+  std::int64_t longest_staged = 0;
+  for (std::int64_t begin = 0; begin == 0 || begin < longest; begin += window) {
+    stage_parity_ ^= 1U;
+    if (!direct) stage(offer, begin);
+    wait_for_all(call);
+    if (begin == 0) {
+      check_posts();
+      for (int rank = 0; rank < group_->size; ++rank) {
+        longest = std::max(longest, posted(rank).longest);
+        if (posted(rank).direct == 0) longest_staged = std::max(longest_staged, posted(rank).longest);
+        any_direct = any_direct || posted(rank).direct != 0;
+      }
+      if (longest_staged <= window) {
+        consume(Window(*this, offer, 0, longest));
+        break;
+      }
+    }
+    consume(Window(*this, offer, begin, window));
+  }
+  if (any_direct) wait_for_all(call);
+}
+
+std::vector<std::byte*> HostExchange::reach_all(const HostCall& call, Buffer data) {
+  post(call, Offer::one_block(data), false);
+  wait_for_all(call);
+  check_posts();
+  std::vector<std::byte*> addresses;
+  for (int rank = 0; rank < group_->size; ++rank) {
+    if (posted(rank).direct == 0) return {};
+    addresses.push_back(group_->space.resolve(posted(rank).address));
+  }
+  return addresses;
+}
+
+}  // namespace tessera::comm

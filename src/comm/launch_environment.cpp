@@ -1,0 +1,172 @@
+#include "comm/launch_environment.h"
+
+#include <tessera/core/error.h>
+
+#include <charconv>
+#include <cstdlib>
+
+namespace tessera::comm {
+namespace {
+
+class Variables {
+ public:
+  Variables(const GetVariable& get, std::string launcher) : get_(get), launcher_(std::move(launcher)) {}
+
+  std::optional<std::string> text(const char* name) const { return get_(name); }
+
+  std::optional<int> number(const char* name) const {
+    const auto value = get_(name);
+    if (!value) return std::nullopt;
+    int result = 0;
+    const auto [end, fault] = std::from_chars(value->data(), value->data() + value->size(), result);
+    if (fault != std::errc() || end != value->data() + value->size() || result < 0) {
+      throw ConfigError("the variable " + std::string(name) + " of " + launcher_ + " should be a number, found \"" +
+                        *value + "\"");
+    }
+    return result;
+  }
+
+  int required(const char* name) const {
+    const auto value = number(name);
+    if (!value) {
+      throw ConfigError("the variable " + std::string(name) + " is not set, though others of " + launcher_ +
+                        " are; set it, or start the program with `tessera run`, torchrun, mpirun or srun");
+    }
+    return *value;
+  }
+
+ private:
+  const GetVariable& get_;
+  std::string launcher_;
+};
+
+void read_master(const Variables& variables, LaunchEnvironment& launch) {
+  launch.master_address = variables.text("MASTER_ADDR").value_or("");
+  launch.master_port = variables.number("MASTER_PORT").value_or(0);
+}
+
+LaunchEnvironment from_torchrun(const GetVariable& get) {
+  const bool ours = get("TESSERA_RUN").has_value();
+  const bool elastic = get("TORCHELASTIC_RUN_ID").has_value();
+  const Variables variables(get, ours ? "tessera run" : elastic ? "torchrun" : "the environment");
+  LaunchEnvironment launch;
+  launch.launcher = ours ? "tessera run" : elastic ? "torchrun" : "environment";
+  launch.rank = variables.required("RANK");
+  launch.size = variables.required("WORLD_SIZE");
+  launch.local_size = variables.number("LOCAL_WORLD_SIZE").value_or(launch.size);
+  launch.local_rank = variables.number("LOCAL_RANK").value_or(launch.local_size > 0 ? launch.rank % launch.local_size : 0);
+  launch.node = variables.number("NODE_RANK")
+                    .value_or(variables.number("GROUP_RANK")
+                                  .value_or(launch.local_size > 0 ? launch.rank / launch.local_size : 0));
+  read_master(variables, launch);
+  if (launch.size > 1 && (launch.master_address.empty() || launch.master_port == 0)) {
+    throw ConfigError("WORLD_SIZE is " + std::to_string(launch.size) +
+                      " but MASTER_ADDR or MASTER_PORT is not set; set both to where rank 0 shall listen");
+  }
+  launch.launcher_has_store = variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  launch.generation = variables.text("TORCHELASTIC_RESTART_COUNT").value_or("0");
+  return launch;
+}
+
+LaunchEnvironment from_open_mpi(const GetVariable& get) {
+  const Variables variables(get, "mpirun (Open MPI)");
+  LaunchEnvironment launch;
+  launch.launcher = "mpirun";
+  launch.rank = variables.required("OMPI_COMM_WORLD_RANK");
+  launch.size = variables.required("OMPI_COMM_WORLD_SIZE");
+  launch.local_rank = variables.required("OMPI_COMM_WORLD_LOCAL_RANK");
+  launch.local_size = variables.required("OMPI_COMM_WORLD_LOCAL_SIZE");
+  launch.node = variables.number("OMPI_MCA_orte_ess_node_rank").value_or(launch.rank / launch.local_size);
+  if (launch.local_size == launch.size) launch.node = 0;
+  read_master(variables, launch);
+  return launch;
+}
+
+LaunchEnvironment from_mpich(const GetVariable& get) {
+  const Variables variables(get, "mpirun (MPICH)");
+  LaunchEnvironment launch;
+  launch.launcher = "mpirun";
+  launch.rank = variables.required("PMI_RANK");
+  launch.size = variables.required("PMI_SIZE");
+  launch.local_rank = variables.required("MPI_LOCALRANKID");
+  launch.local_size = variables.required("MPI_LOCALNRANKS");
+  launch.node = launch.rank / launch.local_size;
+  read_master(variables, launch);
+  return launch;
+}
+
+/// "node[3-7,9],other" begins with "node3".
+std::string first_host(const std::string& list) {
+  const auto bracket = list.find('[');
+  const auto comma = list.find(',');
+  if (bracket == std::string::npos || (comma != std::string::npos && comma < bracket)) return list.substr(0, comma);
+  const auto end = list.find_first_of(",-]", bracket);
+  return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
+}
+
+LaunchEnvironment from_srun(const GetVariable& get) {
+  const Variables variables(get, "srun");
+  LaunchEnvironment launch;
+  launch.launcher = "srun";
+  launch.rank = variables.required("SLURM_PROCID");
+  launch.size = variables.required("SLURM_NTASKS");
+  launch.local_rank = variables.required("SLURM_LOCALID");
+  launch.node = variables.required("SLURM_NODEID");
+  const int num_nodes = variables.number("SLURM_STEP_NUM_NODES").value_or(variables.number("SLURM_NNODES").value_or(1));
+  launch.local_size = (launch.size + num_nodes - 1) / num_nodes;
+  if (const auto tasks = variables.text("SLURM_STEP_TASKS_PER_NODE")) {  // "4(x2)" or "4,3"
+    launch.local_size = std::max(1, std::atoi(tasks->c_str()));
+  }
+  read_master(variables, launch);
+  if (launch.master_address.empty()) {
+    const auto nodes = variables.text("SLURM_STEP_NODELIST");
+    launch.master_address = nodes ? first_host(*nodes) : "127.0.0.1";
+  }
+  if (launch.master_port == 0) {
+    // srun reserves no port unless asked to; a job's number spreads jobs over a range.
+    const auto reserved = variables.text("SLURM_STEP_RESV_PORTS");
+    launch.master_port = reserved ? std::atoi(reserved->c_str())
+                                  : 20000 + (variables.required("SLURM_JOB_ID") * 16 +
+                                             variables.number("SLURM_STEP_ID").value_or(0) % 16) % 20000;
+  }
+  return launch;
+}
+
+void check(const LaunchEnvironment& launch) {
+  if (launch.size < 1 || launch.rank >= launch.size) {
+    throw ConfigError("rank " + std::to_string(launch.rank) + " does not fit a world of " +
+                      std::to_string(launch.size) + " (variables of " + launch.launcher + ")");
+  }
+  if (launch.local_size < 1 || launch.local_size > launch.size || launch.local_rank >= launch.local_size) {
+    throw ConfigError("local rank " + std::to_string(launch.local_rank) + " of " + std::to_string(launch.local_size) +
+                      " does not fit a world of " + std::to_string(launch.size) + " (variables of " + launch.launcher +
+                      ")");
+  }
+}
+
+}  // namespace
+
+LaunchEnvironment read_launch_environment(const GetVariable& get) {
+  LaunchEnvironment launch;
+  if (get("RANK") || get("WORLD_SIZE")) {
+    launch = from_torchrun(get);
+  } else if (get("OMPI_COMM_WORLD_RANK")) {
+    launch = from_open_mpi(get);
+  } else if (get("PMI_RANK")) {
+    launch = from_mpich(get);
+  } else if (get("SLURM_PROCID") && get("SLURM_STEP_ID")) {
+    launch = from_srun(get);
+  }
+  check(launch);
+  launch.num_nodes = (launch.size + launch.local_size - 1) / launch.local_size;
+  return launch;
+}
+
+GetVariable process_environment() {
+  return [](const char* name) -> std::optional<std::string> {
+    const char* value = std::getenv(name);
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <tessera/comm/topology.h>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <string>
+
+#include "comm/launch_environment.h"
+
+namespace tessera::comm {
+
+/// Where the processes of a job meet.
+struct Rendezvous {
+  c10::intrusive_ptr<c10d::Store> store;
+  std::string local_address;  ///< of this process, as the others reach it
+  Topology topology = Topology::blocks(1, 1);
+};
+
+/// Collective: over the job. Blocks: until all processes have come, at most `timeout`.
+/// Throws CommError saying how many are missing.
+Rendezvous meet(const LaunchEnvironment& launch, std::chrono::milliseconds timeout);
+
+/// A free port, bound and listening on `address` alone. The caller owns the descriptor.
+struct Listener {
+  int descriptor = -1;
+  int port = 0;
+};
+Listener listen_on(const std::string& address, int port);
+
+}  // namespace tessera::comm

@@ -1,0 +1,126 @@
+#include "comm/socket_address.h"
+
+#include <tessera/core/error.h>
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "comm/rendezvous.h"
+
+namespace tessera::comm {
+namespace {
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+AddressList resolve(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (code != 0) {
+    throw ConfigError("the host \"" + host + "\" cannot be resolved: " + gai_strerror(code) +
+                      "; set MASTER_ADDR to an address that every rank reaches");
+  }
+  return {found, &freeaddrinfo};
+}
+
+/// A socket that closes itself.
+class Socket {
+ public:
+  Socket(int family, int type) : descriptor_(socket(family, type | SOCK_CLOEXEC, 0)) {}
+  ~Socket() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+
+  int get() const { return descriptor_; }
+  int release() { return std::exchange(descriptor_, -1); }
+
+ private:
+  int descriptor_;
+};
+
+std::string text_of(const sockaddr* address, socklen_t length) {
+  std::array<char, NI_MAXHOST> host{};
+  if (getnameinfo(address, length, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0) return "127.0.0.1";
+  return host.data();
+}
+
+int port_of(int descriptor) {
+  sockaddr_storage bound{};
+  socklen_t length = sizeof(bound);
+  getsockname(descriptor, reinterpret_cast<sockaddr*>(&bound), &length);
+  return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port
+                                           : reinterpret_cast<sockaddr_in&>(bound).sin_port);
+}
+
+}  // namespace
+
+void wait_until_reachable(const std::string& host, int port, std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const AddressList addresses = resolve(host, port);
+  int error = 0;
+  do {
+    for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+      const Socket socket(address->ai_family, SOCK_STREAM);
+      if (connect(socket.get(), address->ai_addr, address->ai_addrlen) == 0) return;
+      error = errno;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  } while (std::chrono::steady_clock::now() < deadline);
+  throw CommError("nobody listens at " + host + ":" + std::to_string(port) + " after " +
+                  std::to_string(timeout.count()) + " ms (" + std::strerror(error) +
+                  "); rank 0 should: is it running, and is the address right?");
+}
+
+std::string address_towards(const std::string& host, int port) {
+  const AddressList addresses = resolve(host, port);
+  const Socket socket(addresses->ai_family, SOCK_DGRAM);
+  sockaddr_storage local{};
+  socklen_t length = sizeof(local);
+  // Connecting a datagram socket sends nothing; it only chooses the route.
+  if (connect(socket.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
+      getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0) {
+    return "127.0.0.1";
+  }
+  return text_of(reinterpret_cast<sockaddr*>(&local), length);
+}
+
+std::string address_of_this_host() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  try {
+    const AddressList addresses = resolve(name.data(), 0);
+    return text_of(addresses->ai_addr, addresses->ai_addrlen);
+  } catch (const ConfigError&) {
+    return "127.0.0.1";
+  }
+}
+
+Listener listen_on(const std::string& address, int port) {
+  const AddressList addresses = resolve(address, port);
+  Socket socket(addresses->ai_family, SOCK_STREAM);
+  const int on = 1;
+  setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (bind(socket.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 || listen(socket.get(), SOMAXCONN) != 0) {
+    throw ConfigError("rank 0 cannot listen on " + address + ":" + std::to_string(port) + ": " +
+                      std::strerror(errno) + "; MASTER_ADDR must be an address of rank 0's host, MASTER_PORT a free port");
+  }
+  Listener listener;
+  listener.port = port_of(socket.get());
+  listener.descriptor = socket.release();
+  return listener;
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,78 @@
+#include <tessera/comm/work.h>
+#include <tessera/core/error.h>
+
+#include <exception>
+#include <utility>
+
+#include "comm/work_state.h"
+
+namespace tessera {
+
+Work::State::~State() {
+  // Dropped unfinished: the memory below the operation must outlive it, so its tensors stay until it ends.
+  if (!finished && work && !work->isCompleted()) {
+    try {
+      work->wait(timeout);
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): nobody is left to tell
+    }
+  }
+}
+
+std::string Work::State::describe() const {
+  return std::string(operation) + " #" + std::to_string(sequence) + " of group " + group->name() +
+         ", called on rank " + std::to_string(group->rank()) + " of " + std::to_string(group->size()) + " at " +
+         where.file_name() + ":" + std::to_string(where.line());
+}
+
+void Work::State::rethrow() {
+  group->world().calls.end(ticket, true);
+  finished = true;
+  const std::string context = describe() + ": ";
+  try {
+    throw;
+  } catch (const ConfigError& error) {
+    throw ConfigError(context + error.what());
+  } catch (const StorageError& error) {
+    throw StorageError(context + error.what());
+  } catch (const InternalError& error) {
+    throw InternalError(context + error.what());
+  } catch (const c10::Error& error) {
+    throw CommError(context + error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    throw CommError(context + error.what());
+  }
+}
+
+Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+void Work::wait() {
+  if (!state_ || state_->finished) return;
+  try {
+    if (state_->transfer) {
+      state_->transfer->wait(std::chrono::steady_clock::now() + state_->timeout);
+    } else if (state_->work) {
+      state_->work->wait(kNoTimeout);
+    }
+    if (state_->finish) state_->finish();
+  } catch (...) {
+    state_->rethrow();
+  }
+  state_->finished = true;
+  state_->finish = nullptr;
+  state_->kept.clear();
+  state_->group->world().calls.end(state_->ticket, false);
+}
+
+at::Tensor Work::result() {
+  wait();
+  if (!state_ || !state_->result.defined()) throw ConfigError("this operation makes no tensor on this rank");
+  return state_->result;
+}
+
+bool Work::is_completed() const {
+  if (!state_ || state_->finished) return true;
+  if (state_->transfer) return state_->transfer->test();
+  return !state_->work || state_->work->isCompleted();
+}
+
+}  // namespace tessera

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <tessera/comm/transport.h>
+#include <tessera/comm/work.h>
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <functional>
+#include <memory>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "comm/group.h"
+
+namespace tessera {
+
+/// Everything about an operation under way.
+struct Work::State {
+  std::shared_ptr<Group> group;
+  const char* operation = "";
+  std::source_location where;
+  std::chrono::milliseconds timeout{0};
+  std::uint64_t sequence = 0;
+  std::uint64_t ticket = 0;
+
+  c10::intrusive_ptr<c10d::Work> work;   ///< one of these two
+  std::unique_ptr<Transfer> transfer;
+  std::vector<at::Tensor> kept;          ///< inputs that must outlive the operation
+  at::Tensor result;
+  std::function<void()> finish;          ///< runs once, after success
+  bool finished = false;
+
+  ~State();
+
+  /// "all_reduce #3 of group world, called on rank 1 of 4 at train.cpp:40"
+  std::string describe() const;
+  /// Rethrows the exception in flight with `describe()` before its text, as the same kind of tessera::Error.
+  [[noreturn]] void rethrow();
+};
+
+}  // namespace tessera

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <tessera/comm/strategy.h>
+#include <tessera/comm/topology.h>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "comm/algorithms/tuning_table.h"
+#include "comm/call_recorder.h"
+#include "comm/connector.h"
+
+namespace tessera::comm {
+
+/// What all groups of a world share.
+struct WorldContext {
+  int rank = 0;
+  int size = 1;
+  std::string launcher;
+  Topology topology = Topology::blocks(1, 1);
+  std::chrono::milliseconds timeout{30000};
+  CommunicationStrategy strategy = CommunicationStrategy::kAllReduce;
+  TuningTable tuning;
+  c10::intrusive_ptr<c10d::Store> store;  ///< null in a fake world
+  std::shared_ptr<Connector> connector;
+  CallRecorder calls;
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <tessera/comm/reduce_op.h>
+
+#include <ATen/ATen.h>
+
+#include <string>
+#include <vector>
+
+namespace tessera::testing {
+
+/// The tensors of all ranks, made by each rank alone from the same rule.
+struct Inputs {
+  std::vector<at::Tensor> of_rank;
+  bool exact = true;  ///< small integers: every result is exact
+};
+
+/// `count` elements on each of `num_ranks` ranks. Exact ones are 0..4, or 1 and 2 for a product; the others normal.
+Inputs make_inputs(at::ScalarType dtype, std::int64_t count, int num_ranks, bool exact, ReduceOp op);
+
+/// What a reduction of these must give, in double or int64.
+at::Tensor reduced(const Inputs& inputs, ReduceOp op);
+
+/// Empty if `got` is right, else what is wrong. Inexact sums may be off by n * eps * the sum of magnitudes.
+std::string compare_reduced(const at::Tensor& got, const Inputs& inputs, ReduceOp op, std::int64_t begin = 0);
+/// Empty if both are the same to the bit.
+std::string compare_equal(const at::Tensor& got, const at::Tensor& expected);
+
+/// Nearly equal pieces with the ceiling first; the last may be short or empty.
+std::vector<std::int64_t> ceiling_pieces(std::int64_t count, int num_ranks);
+
+}  // namespace tessera::testing
