@@ -1,0 +1,151 @@
+#include <tessera/core/error.h>
+#include <tessera/mesh/device_mesh.h>
+#include <tessera/mesh/stage_layers.h>
+#include <tessera/mesh/three_d_parallelism.h>
+#include "mesh/axis_names.h"
+#include "mesh/nearest_sizes.h"
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+using mesh::arrangement_fault;
+using mesh::names_of;
+using mesh::product_fault;
+using mesh::throw_if_any;
+
+std::vector<AxisSpec> axes_of(const ThreeDParallelismConfig& config) {
+  return {{"dp", config.dp()}, {"tp", config.tp()}, {"pp", config.pp()}};
+}
+
+void add_size_faults(const ThreeDParallelismConfig& config, int world_size, std::vector<std::string>& faults) {
+  const auto axes = axes_of(config);
+  bool positive = true;
+  for (const auto& axis : axes) {
+    if (axis.size < 1) {
+      faults.push_back(axis.name + " is " + std::to_string(axis.size) + ": use 1 or more");
+      positive = false;
+    }
+  }
+  if (world_size < 1) {
+    faults.push_back("the world has " + std::to_string(world_size) + " ranks: start 1 or more");
+  } else if (positive) {
+    faults.push_back(product_fault(axes, world_size));
+  }
+  faults.push_back(arrangement_fault(names_of(axes), config.axis_order(), "axis_order"));
+}
+
+void add_layer_faults(const ThreeDParallelismConfig& config, std::vector<std::string>& faults) {
+  const int layers = config.num_layers();
+  const int stages = config.pp();
+  const std::string found = "num_layers is " + std::to_string(layers);
+  if (layers < 1) {
+    faults.push_back(found + ": use 1 or more");
+  } else if (layers < stages) {
+    faults.push_back(found + " for " + std::to_string(stages) + " pipeline stages: use pp of " +
+                     std::to_string(layers) + " or less, or a deeper model");
+  } else if (stages > 1 && layers / 2 < stages && config.pipeline_schedule() == PipelineScheduleKind::kInterleaved) {
+    // Lowering the request to 1f1b without a word would be the alternative.
+    faults.push_back(found + " for " + std::to_string(stages) +
+                     " pipeline stages, and an interleaved schedule needs two layers a stage: use pp of " +
+                     std::to_string(std::max(layers / 2, 1)) + " or less, or pipeline_schedule 1f1b");
+  }
+}
+
+void add_limit_faults(const ThreeDParallelismConfig& config, std::vector<std::string>& faults) {
+  if (config.micro_batch_size() < 1) {
+    faults.push_back("micro_batch_size is " + std::to_string(config.micro_batch_size()) + ": use 1 or more");
+  }
+  if (config.memory_limit_bytes() < 1) {
+    faults.push_back("memory_limit_bytes is " + std::to_string(config.memory_limit_bytes()) +
+                     ": use what the device has, in bytes");
+  }
+  if (config.communication_timeout().count() < 1) {
+    faults.push_back("communication_timeout is " + std::to_string(config.communication_timeout().count()) +
+                     " ms: use 1 ms or more");
+  }
+}
+
+}  // namespace
+
+const FieldList<ThreeDParallelismConfig>& ThreeDParallelismConfig::fields() {
+  using Config = ThreeDParallelismConfig;
+  static const auto list =
+      FieldList<Config>("parallelism")
+          .add("dp", &Config::dp_, "copies of the model, each on its own part of the batch")
+          .add("tp", &Config::tp_, "ranks that share each layer")
+          .add("pp", &Config::pp_, "pipeline stages")
+          .add("axis_order", &Config::axis_order_, "the axes from the slowest to the fastest")
+          .add("num_layers", &Config::num_layers_, "layers of the model that are spread over the stages")
+          .add("micro_batch_size", &Config::micro_batch_size_, "samples that pass through the pipeline together")
+          .add_enum("memory_strategy", &Config::memory_strategy_,
+                    {{"basic", MemoryStrategy::kBasic},
+                     {"standard", MemoryStrategy::kStandard},
+                     {"aggressive", MemoryStrategy::kAggressive},
+                     {"extreme", MemoryStrategy::kExtreme}},
+                    "what is given up to save memory")
+          .add_enum("communication_strategy", &Config::communication_strategy_,
+                    {{"allreduce", CommunicationStrategy::kAllReduce},
+                     {"ring", CommunicationStrategy::kRing},
+                     {"tree", CommunicationStrategy::kTree},
+                     {"hierarchical", CommunicationStrategy::kHierarchical},
+                     {"adaptive", CommunicationStrategy::kAdaptive}},
+                    "the algorithm of the groups' collectives")
+          .add("gradient_checkpointing", &Config::gradient_checkpointing_,
+               "raises the memory strategy basic to standard")
+          .add("mixed_precision", &Config::mixed_precision_, "compute in bf16 with master weights in fp32")
+          .add_enum("pipeline_schedule", &Config::pipeline_schedule_,
+                    {{"sequential", PipelineScheduleKind::kSequential},
+                     {"round_robin", PipelineScheduleKind::kRoundRobin},
+                     {"gpipe", PipelineScheduleKind::kGPipe},
+                     {"1f1b", PipelineScheduleKind::kOneForwardOneBackward},
+                     {"interleaved", PipelineScheduleKind::kInterleaved}},
+                    "the order in which micro-batches pass through the stages")
+          .add("memory_limit_bytes", &Config::memory_limit_bytes_, "what a rank may use of its device")
+          .add("communication_timeout", &Config::communication_timeout_, "how long a call in a group may take");
+  return list;
+}
+
+void ThreeDParallelismConfig::validate(int world_size) const {
+  std::vector<std::string> faults;
+  add_size_faults(*this, world_size, faults);
+  add_layer_faults(*this, faults);
+  add_limit_faults(*this, faults);
+  std::erase(faults, "");
+  throw_if_any("The parallel layout is not possible:", faults);
+}
+
+MemoryStrategy ThreeDParallelismConfig::effective_memory_strategy() const {
+  const bool raise = gradient_checkpointing_ && memory_strategy_ == MemoryStrategy::kBasic;
+  return raise ? MemoryStrategy::kStandard : memory_strategy_;
+}
+
+std::vector<int> ThreeDParallelismConfig::layers_per_stage() const { return even_layers(num_layers_, pp_); }
+
+std::vector<int> ThreeDParallelismConfig::layers_per_stage(const std::vector<double>& layer_costs) const {
+  if (layer_costs.size() != static_cast<std::size_t>(num_layers_)) {
+    throw ConfigError(std::to_string(layer_costs.size()) + " layer costs were given for " +
+                      std::to_string(num_layers_) + " layers: give one for each layer");
+  }
+  return balanced_layers(layer_costs, pp_);
+}
+
+std::optional<std::string> ThreeDParallelismConfig::uneven_stages_note() const {
+  return uneven_layers_note(layers_per_stage());
+}
+
+RankMapping ThreeDParallelismConfig::rank_mapping(const Topology& topology) const {
+  return RankMapping(sizes(), topology, axis_order_);
+}
+
+DeviceMesh make_mesh(const World& world, const ThreeDParallelismConfig& config) {
+  config.validate(world.size());
+  return DeviceMesh(world, axes_of(config),
+                    DeviceMeshOptions()
+                        .order(config.axis_order())
+                        .strategy(std::string(to_string(config.communication_strategy())))
+                        .timeout(config.communication_timeout()));
+}
+
+}  // namespace tessera
