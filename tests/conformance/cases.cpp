@@ -33,7 +33,7 @@ void check_all_reduce(const Communicator& comm, const Inputs& inputs, ReduceOp o
   for (at::Tensor tensor : placed(comm, mine)) {
     comm.all_reduce(tensor, op);
     tally.check(case_name("all_reduce", mine.scalar_type(), mine.numel(), std::string(to_string(op))),
-                compare_reduced(tensor, inputs, op));
+                compare_reduced(tensor, inputs));
   }
 }
 
@@ -43,7 +43,7 @@ void check_reduce(const Communicator& comm, const Inputs& inputs, ReduceOp op, T
   at::Tensor tensor = mine.clone();
   comm.reduce(tensor, root, op);
   tally.check(case_name("reduce", mine.scalar_type(), mine.numel(), std::string(to_string(op))),
-              comm.rank() == root ? compare_reduced(tensor, inputs, op) : compare_equal(tensor, mine));
+              comm.rank() == root ? compare_reduced(tensor, inputs) : compare_equal(tensor, mine));
 }
 
 void check_reduce_scatter(const Communicator& comm, const Inputs& inputs, ReduceOp op, Tally& tally) {
@@ -53,17 +53,17 @@ void check_reduce_scatter(const Communicator& comm, const Inputs& inputs, Reduce
   for (const at::Tensor& tensor : placed(comm, mine)) {
     const at::Tensor uneven = comm.reduce_scatter(tensor, op, 0, pieces);
     tally.check(name + " uneven", uneven.numel() == pieces[index_of(comm)]
-                                      ? compare_reduced(uneven, inputs, op, offset_of(pieces, comm.rank()))
+                                      ? compare_reduced(uneven, inputs, offset_of(pieces, comm.rank()))
                                       : "a piece of the wrong size");
     const std::int64_t part = mine.numel() / comm.size();
     const at::Tensor even = comm.reduce_scatter(tensor.narrow(0, 0, part * comm.size()), op);
-    tally.check(name + " even", compare_reduced(even, inputs, op, part * comm.rank()));
+    tally.check(name + " even", compare_reduced(even, inputs, part * comm.rank()));
   }
   // The piece as a slice of the whole.
   at::Tensor whole = mine.clone();
   at::Tensor slice = whole.narrow(0, offset_of(pieces, comm.rank()), pieces[index_of(comm)]);
   comm.reduce_scatter_into(slice, whole, op, pieces);
-  tally.check(name + " in place", compare_reduced(slice, inputs, op, offset_of(pieces, comm.rank())));
+  tally.check(name + " in place", compare_reduced(slice, inputs, offset_of(pieces, comm.rank())));
 }
 
 }  // namespace
@@ -93,8 +93,8 @@ void run_reductions(const Communicator& comm, at::ScalarType dtype, std::int64_t
     check_reduce_scatter(comm, exact, op, tally);
   }
   if (!at::isFloatingType(dtype)) return;
-  const Inputs random = make_inputs(dtype, count, comm.size(), false, ReduceOp::kSum);
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg}) {
+    const Inputs random = make_inputs(dtype, count, comm.size(), false, op);
     check_all_reduce(comm, random, op, tally);
     check_reduce(comm, random, op, tally);
     check_reduce_scatter(comm, random, op, tally);

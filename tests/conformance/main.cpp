@@ -1,6 +1,7 @@
 // conformance threads N | spawn BACKEND N | rank BACKEND
 // Every collective on every promised type and size against a reference computed in one process.
 #include <tessera/comm/world.h>
+#include <tessera/launch/local_job.h>
 
 #include <ATen/Parallel.h>
 
@@ -11,7 +12,6 @@
 #include <mutex>
 
 #include "conformance/cases.h"
-#include "support/spawn_ranks.h"
 
 namespace {
 
@@ -46,10 +46,12 @@ int run_as_threads(int num_ranks) {
 }
 
 int spawn(const std::string& backend, int num_ranks) {
-  tessera::testing::SpawnOptions options;
-  options.timeout = std::chrono::seconds(280);
+  tessera::launch::LocalJob job;
+  job.num_ranks = num_ranks;
+  job.command = {tessera::launch::own_path(), "rank", backend};
+  job.timeout = std::chrono::seconds(280);
   int result = 0;
-  for (const auto& rank : tessera::testing::spawn_ranks(num_ranks, {"rank", backend}, options)) {
+  for (const auto& rank : tessera::launch::run(job)) {
     std::fputs(rank.output.c_str(), stdout);
     if (rank.exit_code != 0) std::printf("exit code %d\n", rank.exit_code);
     result |= rank.exit_code == 0 ? 0 : 1;

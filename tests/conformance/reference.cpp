@@ -23,25 +23,6 @@ double epsilon(at::ScalarType dtype) {
   }
 }
 
-}  // namespace
-
-Inputs make_inputs(at::ScalarType dtype, std::int64_t count, int num_ranks, bool exact, ReduceOp op) {
-  Inputs inputs;
-  inputs.exact = exact;
-  const auto index = at::arange(count, at::kLong);
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    if (exact) {
-      auto values = (index * 7 + (rank * 3 + 1)).remainder(op == ReduceOp::kProduct ? 2 : 5);
-      if (op == ReduceOp::kProduct) values = values + 1;
-      inputs.of_rank.push_back(values.to(dtype));
-    } else {
-      auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(1234 + rank));
-      inputs.of_rank.push_back(at::randn({count}, generator, at::kFloat).to(dtype));
-    }
-  }
-  return inputs;
-}
-
 at::Tensor reduced(const Inputs& inputs, ReduceOp op) {
   const auto type = wide(inputs.of_rank.front().scalar_type());
   at::Tensor result = inputs.of_rank.front().to(type);
@@ -67,15 +48,39 @@ at::Tensor reduced(const Inputs& inputs, ReduceOp op) {
   return result;
 }
 
-std::string compare_reduced(const at::Tensor& got, const Inputs& inputs, ReduceOp op, std::int64_t begin) {
+}  // namespace
+
+Inputs make_inputs(at::ScalarType dtype, std::int64_t count, int num_ranks, bool exact, ReduceOp op) {
+  Inputs inputs;
+  inputs.exact = exact;
+  const auto index = at::arange(count, at::kLong);
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    if (exact) {
+      auto values = (index * 7 + (rank * 3 + 1)).remainder(op == ReduceOp::kProduct ? 2 : 5);
+      if (op == ReduceOp::kProduct) values = values + 1;
+      inputs.of_rank.push_back(values.to(dtype));
+    } else {
+      auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(1234 + rank));
+      inputs.of_rank.push_back(at::randn({count}, generator, at::kFloat).to(dtype));
+    }
+  }
+  inputs.op = op;
+  inputs.expected = reduced(inputs, op);
+  if (!exact || op == ReduceOp::kAvg) {
+    inputs.magnitude = at::zeros({count}, at::kDouble);
+    for (const auto& input : inputs.of_rank) inputs.magnitude += input.to(at::kDouble).abs();
+  }
+  return inputs;
+}
+
+std::string compare_reduced(const at::Tensor& got, const Inputs& inputs, std::int64_t begin) {
   const auto count = got.numel();
   const auto dtype = inputs.of_rank.front().scalar_type();
   if (got.scalar_type() != dtype) return "the type changed";
-  const at::Tensor expected = reduced(inputs, op).narrow(0, begin, count);
-  const bool rounds = op == ReduceOp::kAvg;
+  const at::Tensor expected = inputs.expected.narrow(0, begin, count);
+  const bool rounds = inputs.op == ReduceOp::kAvg;
   if (inputs.exact && !rounds) return compare_equal(got.reshape({-1}), expected.to(dtype));
-  at::Tensor magnitude = at::zeros({count}, at::kDouble);
-  for (const auto& input : inputs.of_rank) magnitude += input.narrow(0, begin, count).to(at::kDouble).abs();
+  const at::Tensor magnitude = inputs.magnitude.narrow(0, begin, count);
   const double n = static_cast<double>(inputs.of_rank.size());
   const at::Tensor off = (got.reshape({-1}).to(at::kDouble) - expected).abs();
   const at::Tensor allowed = magnitude * (n * epsilon(dtype)) / (rounds ? n : 1.0) + 1e-300;

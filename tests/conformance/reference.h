@@ -13,16 +13,16 @@ namespace tessera::testing {
 struct Inputs {
   std::vector<at::Tensor> of_rank;
   bool exact = true;  ///< small integers: every result is exact
+  ReduceOp op = ReduceOp::kSum;
+  at::Tensor expected;   ///< of the reduction by `op`, in double or int64
+  at::Tensor magnitude;  ///< the sum of magnitudes, where sums are not exact
 };
 
 /// `count` elements on each of `num_ranks` ranks. Exact ones are 0..4, or 1 and 2 for a product; the others normal.
 Inputs make_inputs(at::ScalarType dtype, std::int64_t count, int num_ranks, bool exact, ReduceOp op);
 
-/// What a reduction of these must give, in double or int64.
-at::Tensor reduced(const Inputs& inputs, ReduceOp op);
-
-/// Empty if `got` is right, else what is wrong. Inexact sums may be off by n * eps * the sum of magnitudes.
-std::string compare_reduced(const at::Tensor& got, const Inputs& inputs, ReduceOp op, std::int64_t begin = 0);
+/// Empty if `got` is the reduction of elements [begin, ...), else what is wrong. Inexact sums may be off by n * eps * the sum of magnitudes.
+std::string compare_reduced(const at::Tensor& got, const Inputs& inputs, std::int64_t begin = 0);
 /// Empty if both are the same to the bit.
 std::string compare_equal(const at::Tensor& got, const at::Tensor& expected);
 

@@ -1,14 +1,14 @@
 #include "comm/algorithms/ring_engine.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 namespace tessera::comm {
 namespace {
 
-// Long chains work on several segments at once; this is one of them.
-constexpr std::int64_t kSegmentBytes = 512 << 10;
+// What moves at once: large enough that the latency of a message does not count, small enough to stay in cache.
+constexpr std::int64_t kSegmentBytes = 1 << 20;
+constexpr std::int64_t kSegmentsAtOnce = 4;
 
 std::vector<Buffer> segments_of(Buffer data) {
   const std::int64_t length = std::max<std::int64_t>(1, kSegmentBytes / data.element_bytes());
@@ -42,27 +42,46 @@ void RingEngine::all_gather(Buffer whole, Buffer piece, const Counts& counts, De
 }
 
 void RingEngine::reduce_scatter(Buffer piece, Buffer whole, const Counts& counts, ReduceOp op, Deadline deadline) {
-  // Block b starts at rank b + 1 and gathers one contribution a step until it arrives at rank b.
+  // Block b starts at rank b + 1 and takes in one contribution a step until it arrives at rank b. A few segments travel
+  // at once, so that one is added up while the next arrives and the sums on their way stay in cache.
   const auto offsets = offsets_of(counts);
-  const auto own = [&](int step) {
-    const auto b = static_cast<std::size_t>(block_of_step(step));
-    return whole.slice(offsets[b], counts[b]);
-  };
   const std::int64_t longest = *std::max_element(counts.begin(), counts.end());
-  Scratch first(whole, longest);
-  Scratch second(whole, longest);
-  Buffer coming = first.buffer();
-  Buffer going = second.buffer();
-  copy(going, own(1));
-  for (int step = 1; step < size(); ++step) {
-    const Buffer contribution = own(step + 1);
-    messages_.exchange(going.slice(0, own(step).count), messages_.neighbour(1), coming.slice(0, contribution.count),
-                       messages_.neighbour(-1), deadline);
-    accumulate(coming.slice(0, contribution.count), contribution, op);
-    std::swap(coming, going);
+  const std::int64_t stretch = std::min(longest, kSegmentsAtOnce * kSegmentBytes / whole.element_bytes());
+  const Scratch first(whole, stretch);
+  const Scratch second(whole, stretch);
+  for (std::int64_t begin = 0; begin < longest; begin += stretch) {
+    const auto own = [&](int step) {
+      const auto b = static_cast<std::size_t>(block_of_step(step));
+      return whole.slice(offsets[b] + begin, std::clamp<std::int64_t>(counts[b] - begin, 0, stretch));
+    };
+    Buffer going = own(1);
+    Buffer coming = first.buffer();
+    for (int step = 1; step < size(); ++step) {
+      const Buffer contribution = own(step + 1);
+      const Buffer arriving = coming.slice(0, contribution.count);
+      pass_on(going, arriving, contribution, op, deadline);
+      going = arriving;
+      coming = coming.data == first.buffer().data ? second.buffer() : first.buffer();
+    }
+    copy(piece.slice(begin, going.count), going);
   }
-  copy(piece, going.slice(0, piece.count));
   finish_average(piece, op, size());
+}
+
+void RingEngine::pass_on(Buffer going, Buffer arriving, Buffer contribution, ReduceOp op, Deadline deadline) {
+  const auto incoming = segments_of(arriving);
+  const auto contributions = segments_of(contribution);
+  std::vector<std::unique_ptr<Transfer>> receives;
+  std::vector<std::unique_ptr<Transfer>> sends;
+  for (const Buffer& segment : incoming) receives.push_back(messages_.start_recv(segment, messages_.neighbour(-1)));
+  for (const Buffer& segment : segments_of(going)) {
+    sends.push_back(messages_.start_send(segment, messages_.neighbour(1)));
+  }
+  for (std::size_t i = 0; i < incoming.size(); ++i) {
+    receives[i]->wait(deadline.at());
+    accumulate(incoming[i], contributions[i], op);
+  }
+  for (const auto& send : sends) send->wait(deadline.at());
 }
 
 void RingEngine::broadcast(Buffer data, int root, Deadline deadline) {

@@ -19,6 +19,8 @@ class RingEngine : public MessageEngine {
 
  private:
   int block_of_step(int step) const { return messages_.neighbour(-step); }
+  /// Sends `going` ahead while `arriving` comes from behind and takes in `contribution`.
+  void pass_on(Buffer going, Buffer arriving, Buffer contribution, ReduceOp op, Deadline deadline);
 };
 
 }  // namespace tessera::comm

@@ -5,6 +5,12 @@
 #include <vector>
 
 namespace tessera::comm {
+namespace {
+
+// What is reduced at once; levels of the tree work on different segments at the same time.
+constexpr std::int64_t kSegmentBytes = 1 << 20;
+
+}  // namespace
 
 void sum_as_tree(const std::vector<Buffer>& contributions) {
   for (std::size_t stride = 1; stride < contributions.size(); stride *= 2) {
@@ -15,17 +21,23 @@ void sum_as_tree(const std::vector<Buffer>& contributions) {
 }
 
 void TreeEngine::reduce_to_first(Buffer data, ReduceOp op, Deadline deadline) {
-  Scratch arrived(data, rank() % 2 == 0 && size() > 1 ? data.count : 0);
-  for (int stride = 1; stride < size(); stride *= 2) {
-    if ((rank() & stride) != 0) {
-      messages_.send(data, rank() - stride, deadline);
-      return;
-    }
-    if (rank() + stride < size()) {
-      messages_.recv(arrived.buffer(), rank() + stride, deadline);
-      accumulate(data, arrived.buffer(), op);
+  const std::int64_t length = std::min(data.count, kSegmentBytes / data.element_bytes());
+  const Scratch arrived(data, length);
+  std::vector<std::unique_ptr<Transfer>> sends;
+  for (std::int64_t begin = 0; begin < data.count; begin += length) {
+    const Buffer segment = data.slice(begin, std::min(length, data.count - begin));
+    for (int stride = 1; stride < size(); stride *= 2) {
+      if ((rank() & stride) != 0) {
+        sends.push_back(messages_.start_send(segment, rank() - stride));
+        break;
+      }
+      if (rank() + stride >= size()) continue;
+      const Buffer other = arrived.buffer().slice(0, segment.count);
+      messages_.recv(other, rank() + stride, deadline);
+      accumulate(segment, other, op);
     }
   }
+  for (const auto& send : sends) send->wait(deadline.at());
 }
 
 void TreeEngine::all_reduce(Buffer data, ReduceOp op, Deadline deadline) {

@@ -54,9 +54,7 @@ void HostEngine::all_reduce(Buffer data, ReduceOp op, Deadline deadline) {
     exchange_.wait_for_all(call);
     return;
   }
-  const Buffer mine = data.slice(offsets[me], counts[me]);
-  reduce_scatter(mine, data, counts, op, deadline);
-  all_gather(data, mine, counts, deadline);
+  exchange_.reduce_staged(call, data, counts);
 }
 
 void HostEngine::all_gather(Buffer whole, Buffer piece, const Counts& counts, Deadline deadline) {

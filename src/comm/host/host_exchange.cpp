@@ -6,6 +6,8 @@
 #include <array>
 #include <cstring>
 
+#include "comm/engine/reduce_kernels.h"
+
 namespace tessera::comm {
 namespace {
 
@@ -166,6 +168,41 @@ std::vector<std::byte*> HostExchange::reach_all(const HostCall& call, Buffer dat
     addresses.push_back(group_->space.resolve(posted(rank).address));
   }
   return addresses;
+}
+
+void HostExchange::reduce_staged(const HostCall& call, Buffer data, const Counts& counts) {
+  const Offer offer{data, offsets_of(counts)};
+  const std::int64_t element = data.element_bytes();
+  const auto me = static_cast<std::size_t>(group_->rank);
+  const auto part = [&](std::size_t r, std::int64_t begin, std::int64_t window) {
+    return data.slice(offer.offsets[r] + begin, std::clamp<std::int64_t>(counts[r] - begin, 0, window));
+  };
+  stride_bytes_ = static_cast<std::int64_t>(ControlBlock::kStagingBytes) / group_->size / 64 * 64;
+  const std::int64_t window = stride_bytes_ / element;
+  // One staging area of each rank takes contributions, the other one results; see Note [Two of everything].
+  const unsigned results = stage_parity_ ^ 1U;
+  std::byte* my_result = group_->control.staging(results, group_->rank);
+  for (std::int64_t begin = 0; begin < counts.front(); begin += window) {
+    stage(offer, begin);
+    wait_for_all(call);
+    const Buffer mine = part(me, begin, window);
+    std::vector<const std::byte*> sources;
+    for (int r = 0; r < group_->size; ++r) {
+      sources.push_back(r == group_->rank ? mine.data
+                                          : group_->control.staging(stage_parity_, r) +
+                                                static_cast<std::int64_t>(me) * stride_bytes_);
+    }
+    const std::array<std::byte*, 2> destinations{mine.data, my_result};
+    reduce_into(destinations, sources, mine.count, data.dtype, call.op, group_->size);
+    wait_for_all(call);
+    for (int r = 0; r < group_->size; ++r) {
+      const Buffer theirs = part(static_cast<std::size_t>(r), begin, window);
+      if (r == group_->rank || theirs.count == 0) continue;
+      std::memcpy(theirs.data, group_->control.staging(results, r), static_cast<std::size_t>(theirs.num_bytes()));
+    }
+  }
+  // The next call must not write what a slower rank still copies: it starts with the area of the contributions.
+  stage_parity_ ^= 1U;
 }
 
 }  // namespace tessera::comm

@@ -83,6 +83,11 @@ class HostExchange {
   /// something, the caller must end with `wait_for_all`.
   std::vector<std::byte*> reach_all(const HostCall& call, Buffer data);
 
+  /// Combines `data` over the ranks through staging: in each window every rank reduces its part and shows the result,
+  /// which the others copy while it is still in cache. `counts` are the ranks' parts of `data`.
+  /// Requires: `reach_all` was called before, which checks the call.
+  void reduce_staged(const HostCall& call, Buffer data, const Counts& counts);
+
   void wait_for_all(const HostCall& call);
 
  private:

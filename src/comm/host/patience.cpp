@@ -9,7 +9,10 @@
 namespace tessera::comm {
 namespace {
 
-constexpr int kSpins = 4000;  // about 50 to 100 microseconds
+// With a core for each rank: about 100 microseconds in all.
+constexpr int kTurns = 60;
+constexpr int kLooks = 30;
+constexpr int kCrowdedTurns = 3;
 
 int available_cores() {
   cpu_set_t cores;
@@ -20,7 +23,11 @@ int available_cores() {
 }  // namespace
 
 Patience::Patience(int num_local_ranks, LossCheck loss)
-    : spins_(num_local_ranks <= available_cores() ? kSpins : 0), loss_(std::move(loss)) {}
+    : turns_(num_local_ranks <= available_cores() ? kTurns : kCrowdedTurns),
+      looks_(num_local_ranks <= available_cores() ? kLooks : 1),
+      loss_(std::move(loss)) {}
+
+void Patience::offer_core() { sched_yield(); }
 
 void Patience::pause() {
 #if defined(__x86_64__)

@@ -15,8 +15,9 @@ using LossCheck = std::function<std::string()>;
 ///
 /// Note [Spinning]
 /// A word that a running peer is about to write arrives within a microsecond; sleeping and being woken costs ten. But
-/// a peer that has no core cannot run while we spin. So we spin, for a bounded time, only when every rank of the host
-/// can have a core of its own, and otherwise sleep at once.
+/// a peer that has no core cannot run while we spin, and the kernel likes to wake a rank on the core of the one that
+/// woke it. So we look for a bounded time, offering the core to others every few looks, and then sleep; where ranks
+/// outnumber cores we offer the core a few times and sleep at once.
 class Patience {
  public:
   Patience(int num_local_ranks, LossCheck loss);
@@ -25,9 +26,12 @@ class Patience {
   /// Throws CommError after the deadline, or when a member is lost; `what` names the operation and who is missing.
   template <typename Ready, typename What>
   void wait(FutexWord& word, Ready ready, Deadline deadline, What what) const {
-    for (int i = 0; i < spins_; ++i) {
-      if (ready()) return;
-      pause();
+    for (int turn = 0; turn < turns_; ++turn) {
+      for (int look = 0; look < looks_; ++look) {
+        if (ready()) return;
+        pause();
+      }
+      offer_core();
     }
     while (true) {
       const std::uint32_t seen = word.load(std::memory_order_acquire);
@@ -42,9 +46,11 @@ class Patience {
   static constexpr std::chrono::milliseconds kTick{100};
 
   static void pause();
+  static void offer_core();
   void check(Deadline deadline, const std::function<std::string()>& what) const;
 
-  int spins_;
+  int turns_;
+  int looks_;  ///< in each turn
   LossCheck loss_;
 };
 

@@ -1,4 +1,5 @@
-#include "support/spawn_ranks.h"
+#include <tessera/core/error.h>
+#include <tessera/launch/local_job.h>
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -12,14 +13,12 @@
 
 #include <array>
 #include <climits>
-#include <fstream>
-#include <sstream>
-#include <stdexcept>
+#include <cstring>
 #include <thread>
 
 extern char** environ;  // NOLINT: POSIX's own name
 
-namespace tessera::testing {
+namespace tessera::launch {
 namespace {
 
 /// A file without a name that takes a rank's output.
@@ -28,7 +27,7 @@ class OutputFile {
   OutputFile() {
     std::string path = "/tmp/tessera_test_XXXXXX";
     descriptor_ = mkostemp(path.data(), O_CLOEXEC);
-    if (descriptor_ < 0) throw std::runtime_error("no temporary file");
+    if (descriptor_ < 0) throw StorageError("no temporary file can be made in /tmp");
     unlink(path.c_str());
   }
   ~OutputFile() { close(descriptor_); }
@@ -50,23 +49,25 @@ class OutputFile {
   int descriptor_;
 };
 
-std::vector<std::string> environment_for(int rank, int num_ranks, int port, const SpawnOptions& options) {
-  const int per_node = options.ranks_per_node > 0 ? options.ranks_per_node : num_ranks;
+std::vector<std::string> environment_for(const LocalJob& job, int rank, int port) {
+  const int per_node = job.ranks_per_node > 0 ? job.ranks_per_node : job.num_ranks;
   std::map<std::string, std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const auto equals = text.find('=');
     variables[text.substr(0, equals)] = text.substr(equals + 1);
   }
-  variables["RANK"] = std::to_string(rank);
-  variables["WORLD_SIZE"] = std::to_string(num_ranks);
-  variables["LOCAL_RANK"] = std::to_string(rank % per_node);
-  variables["LOCAL_WORLD_SIZE"] = std::to_string(per_node);
-  variables["NODE_RANK"] = std::to_string(rank / per_node);
-  variables["MASTER_ADDR"] = "127.0.0.1";
-  variables["MASTER_PORT"] = std::to_string(port);
-  variables["OMP_NUM_THREADS"] = "1";
-  for (const auto& [name, value] : options.variables) variables[name] = value;
+  if (job.launcher_variables) {
+    variables["RANK"] = std::to_string(rank);
+    variables["WORLD_SIZE"] = std::to_string(job.num_ranks);
+    variables["LOCAL_RANK"] = std::to_string(rank % per_node);
+    variables["LOCAL_WORLD_SIZE"] = std::to_string(per_node);
+    variables["NODE_RANK"] = std::to_string(rank / per_node);
+    variables["MASTER_ADDR"] = "127.0.0.1";
+    variables["MASTER_PORT"] = std::to_string(port);
+    variables.try_emplace("OMP_NUM_THREADS", "1");
+  }
+  for (const auto& [name, value] : job.variables) variables[name] = value;
   std::vector<std::string> entries;
   for (const auto& [name, value] : variables) entries.push_back(name + "=" + value);
   return entries;
@@ -84,16 +85,29 @@ int start(std::vector<std::string> arguments, std::vector<std::string> environme
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, output, STDERR_FILENO);
-  arguments.insert(arguments.begin(), own_path());
   pid_t process = 0;
-  const int code = posix_spawn(&process, arguments[0].c_str(), &actions, nullptr, pointers(arguments).data(),
+  const int code = posix_spawnp(&process, arguments[0].c_str(), &actions, nullptr, pointers(arguments).data(),
                                pointers(environment).data());
   posix_spawn_file_actions_destroy(&actions);
-  if (code != 0) throw std::runtime_error("posix_spawn failed");
+  if (code != 0) throw ConfigError("the program " + arguments[0] + " cannot be started: " + std::strerror(code));
   return process;
 }
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+
+/// Blocks: until the process has ended, which it is made to after the deadline.
+int wait_for(int process, std::chrono::steady_clock::time_point deadline) {
+  int status = 0;
+  bool killed = false;
+  while (waitpid(process, &status, killed ? 0 : WNOHANG) == 0) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      kill(process, SIGKILL);
+      killed = true;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return exit_code_of(status);
+}
 
 }  // namespace
 
@@ -115,32 +129,22 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-std::vector<RankResult> spawn_ranks(int num_ranks, const std::vector<std::string>& arguments,
-                                    const SpawnOptions& options) {
+std::vector<RankResult> run(const LocalJob& job) {
   const int port = free_port();
-  std::vector<OutputFile> outputs(static_cast<std::size_t>(num_ranks));
+  std::vector<OutputFile> outputs(static_cast<std::size_t>(job.num_ranks));
   std::vector<int> processes;
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    processes.push_back(start(arguments, environment_for(rank, num_ranks, port, options),
+  for (int rank = 0; rank < job.num_ranks; ++rank) {
+    processes.push_back(start(job.command, environment_for(job, rank, port),
                               outputs[static_cast<std::size_t>(rank)].descriptor()));
   }
-  if (options.when_started) options.when_started(processes);
-  std::vector<RankResult> results(static_cast<std::size_t>(num_ranks));
-  const auto deadline = std::chrono::steady_clock::now() + options.timeout;
+  if (job.when_started) job.when_started(processes);
+  std::vector<RankResult> results(static_cast<std::size_t>(job.num_ranks));
+  const auto deadline = std::chrono::steady_clock::now() + job.timeout;
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
-    int status = 0;
-    bool killed = false;
-    while (waitpid(processes[rank], &status, killed ? 0 : WNOHANG) == 0) {
-      if (std::chrono::steady_clock::now() > deadline) {
-        kill(processes[rank], SIGKILL);
-        killed = true;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    results[rank].exit_code = exit_code_of(status);
+    results[rank].exit_code = wait_for(processes[rank], deadline);
     results[rank].output = outputs[rank].text();
   }
   return results;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::launch

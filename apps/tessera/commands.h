@@ -1,0 +1,14 @@
+#pragma once
+
+// One function a subcommand: it adds itself to its parent and runs from CLI11's callback.
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace tessera::app {
+
+void add_bench_comm(CLI::App& bench);
+void add_bench_all_reduce(CLI::App& bench);
+void add_bench_mesh(CLI::App& bench);
+
+}  // namespace tessera::app

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <tessera/comm/world.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera::comm {
+
+/// The three operations on tensors of one size, by one contestant.
+struct Contestant {
+  std::string name;
+  std::function<void(at::Tensor whole)> all_reduce;
+  std::function<void(at::Tensor whole, at::Tensor piece)> all_gather;
+  std::function<void(at::Tensor piece, at::Tensor whole)> reduce_scatter;
+  /// Makes the tensors it works on.
+  std::function<at::Tensor(std::int64_t count)> allocate;
+};
+
+/// All that work in this world.
+std::vector<Contestant> contestants_of(const World& world);
+
+/// The world's ranks over another backend.
+Communicator on_backend(const World& world, const std::string& backend);
+
+/// MPI called directly; nothing where MPI did not start the processes.
+std::vector<Contestant> bare_mpi(const World& world);
+
+}  // namespace tessera::comm

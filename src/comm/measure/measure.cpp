@@ -1,0 +1,127 @@
+#include <tessera/comm/measure.h>
+#include <tessera/core/error.h>
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "comm/algorithms/tuning_table.h"
+#include "comm/measure/contestant.h"
+
+namespace tessera {
+namespace {
+
+using comm::Contestant;
+
+/// One contestant with its tensors at one operation and size.
+struct Entry {
+  CommSample sample;
+  std::function<void()> once;
+  std::int64_t iterations = 1;
+};
+
+bool wanted(const MeasureCommOptions& options, const std::string& name) {
+  if (options.only().empty()) return true;
+  return std::any_of(options.only().begin(), options.only().end(),
+                     [&](const std::string& part) { return name.find(part) != std::string::npos; });
+}
+
+std::vector<Entry> entries_for(const Contestant& contestant, std::int64_t num_bytes, int num_ranks) {
+  const std::int64_t count = num_bytes / static_cast<std::int64_t>(sizeof(float)) / num_ranks * num_ranks;
+  const at::Tensor whole = contestant.allocate(count);
+  const at::Tensor piece = contestant.allocate(count / num_ranks);
+  std::vector<Entry> entries;
+  entries.push_back({{"all_reduce", contestant.name, num_bytes, {}}, [=] { contestant.all_reduce(whole); }});
+  entries.push_back({{"all_gather", contestant.name, num_bytes, {}}, [=] { contestant.all_gather(whole, piece); }});
+  entries.push_back(
+      {{"reduce_scatter", contestant.name, num_bytes, {}}, [=] { contestant.reduce_scatter(piece, whole); }});
+  return entries;
+}
+
+double seconds_of(const Entry& entry) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (std::int64_t i = 0; i < entry.iterations; ++i) entry.once();
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+  return spent.count() / static_cast<double>(entry.iterations);
+}
+
+double slowest(const Communicator& comm, double seconds) {
+  at::Tensor value = at::full({1}, seconds, at::kDouble);
+  comm.all_reduce(value, ReduceOp::kMax);
+  return value.item<double>();
+}
+
+void measure_size(const Communicator& comm, const MeasureCommOptions& options, std::vector<Entry>& entries) {
+  for (auto& entry : entries) {  // warm up, and find out how often fits one sample
+    entry.iterations = 2;
+    seconds_of(entry);
+    const double once = slowest(comm, seconds_of(entry));
+    entry.iterations = std::clamp<std::int64_t>(std::llround(options.sample_seconds() / once), 1, 2000);
+  }
+  for (std::int64_t round = 0; round < options.rounds(); ++round) {
+    for (auto& entry : entries) {
+      comm.barrier();
+      entry.sample.seconds.push_back(slowest(comm, seconds_of(entry)));
+    }
+  }
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+}  // namespace
+
+std::vector<CommSample> measure_comm(const World& world, const MeasureCommOptions& options) {
+  std::vector<CommSample> samples;
+  std::vector<Contestant> contestants = comm::contestants_of(world);
+  std::erase_if(contestants, [&](const Contestant& contestant) { return !wanted(options, contestant.name); });
+  if (contestants.empty()) throw ConfigError("no contestant is left to measure; check the names given");
+  for (const std::int64_t num_bytes : options.sizes()) {
+    std::vector<Entry> entries;
+    for (const auto& contestant : contestants) {
+      for (auto& entry : entries_for(contestant, num_bytes, world.size())) entries.push_back(std::move(entry));
+    }
+    measure_size(world.comm(), options, entries);
+    for (auto& entry : entries) samples.push_back(std::move(entry.sample));
+  }
+  return samples;
+}
+
+double bus_bandwidth(const std::string& operation, int num_ranks, std::int64_t num_bytes, double seconds) {
+  const double share = static_cast<double>(num_ranks - 1) / num_ranks;
+  const double factor = operation == "all_reduce" ? 2 * share : share;
+  return factor * static_cast<double>(num_bytes) / seconds;
+}
+
+std::string suggest_tuning(const std::vector<CommSample>& samples, int num_ranks, bool several_nodes) {
+  const std::map<std::string, CommunicationStrategy> strategies = {{"", CommunicationStrategy::kAllReduce},
+                                                                   {"+ring", CommunicationStrategy::kRing},
+                                                                   {"+tree", CommunicationStrategy::kTree}};
+  std::vector<comm::TuningTable::Rule> rules;
+  for (const std::string backend : {"shm", "gloo", "mpi"}) {
+    std::map<std::int64_t, std::pair<double, CommunicationStrategy>> best;
+    for (const auto& sample : samples) {
+      if (sample.operation != "all_reduce" || sample.contestant.rfind(backend, 0) != 0) continue;
+      const auto strategy = strategies.find(sample.contestant.substr(backend.size()));
+      if (strategy == strategies.end()) continue;
+      const double seconds = median(sample.seconds);
+      const auto [entry, added] = best.try_emplace(sample.num_bytes, seconds, strategy->second);
+      if (!added && seconds < entry->second.first) entry->second = {seconds, strategy->second};
+    }
+    for (const auto& [num_bytes, choice] : best) {
+      const bool last = num_bytes == best.rbegin()->first;
+      rules.push_back({backend, num_ranks, last ? 0 : num_bytes, several_nodes, choice.second});
+    }
+  }
+  const comm::TuningTable built_in = comm::TuningTable::built_in();  // for what was not measured
+  rules.insert(rules.end(), built_in.rules().begin(), built_in.rules().end());
+  return comm::TuningTable(std::move(rules)).to_json();
+}
+
+}  // namespace tessera
