@@ -12,6 +12,9 @@
 namespace tessera::comm {
 namespace {
 
+// From here on the bytes that Gloo's own reduce_scatter sends in vain cost more than the ring's extra steps.
+constexpr std::size_t kRingBytes = std::size_t{2} << 20;
+
 bool all_equal(const std::vector<at::Tensor>& tensors) {
   return std::all_of(tensors.begin(), tensors.end(),
                      [&](const at::Tensor& tensor) { return tensor.numel() == tensors.front().numel(); });
@@ -77,6 +80,12 @@ EngineBackend::WorkPtr GlooBackend::allgather(std::vector<std::vector<at::Tensor
 EngineBackend::WorkPtr GlooBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                     const c10d::AllgatherOptions& opts) {
   return gloo_->_allgather_base(output, input, opts);
+}
+
+EngineBackend::WorkPtr GlooBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                         const c10d::ReduceScatterOptions& opts) {
+  if (input.nbytes() >= kRingBytes || is_average(opts)) return EngineBackend::_reduce_scatter_base(output, input, opts);
+  return gloo_->_reduce_scatter_base(output, input, opts);
 }
 
 EngineBackend::WorkPtr GlooBackend::alltoall_base(at::Tensor& output, at::Tensor& input,

@@ -6,8 +6,8 @@
 
 namespace tessera::comm {
 
-/// LibTorch's Gloo, with what it lacks filled in by our ring over its messages: uneven all_gather, reduce_scatter,
-/// gather and scatter. Its reduce_scatter sends every rank everything; ours takes its place.
+/// LibTorch's Gloo, with what it lacks filled in by our algorithms over its messages: uneven all_gather, reduce_scatter,
+/// gather and scatter. Its reduce_scatter sends everything to everyone; for large tensors our ring takes its place.
 class GlooBackend : public EngineBackend {
  public:
   GlooBackend(c10::intrusive_ptr<c10d::Backend> gloo, std::shared_ptr<Transport> transport,
@@ -23,6 +23,7 @@ class GlooBackend : public EngineBackend {
   WorkPtr allgather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
                     const c10d::AllgatherOptions& opts) override;
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) override;
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_sizes,
                         std::vector<int64_t>& input_sizes, const c10d::AllToAllOptions& opts) override;
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;

@@ -1,0 +1,31 @@
+"""check_output.py README COMMAND...: runs the command and compares its lines with the README's last expected block.
+
+Ranks print in any order, so lines are compared as a multiset.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+
+def expected_lines(readme: str) -> list[str]:
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", Path(readme).read_text(), re.MULTILINE | re.DOTALL)
+    blocks = [text for language, text in fenced if not language]
+    if not blocks:
+        sys.exit(f"{readme} has no block of expected output")
+    return sorted(blocks[-1].splitlines())
+
+
+def main() -> None:
+    readme, *command = sys.argv[1:]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    found = sorted(done.stdout.splitlines())
+    expected = expected_lines(readme)
+    if done.returncode != 0 or found != expected:
+        sys.exit(f"exit code {done.returncode}\nexpected {expected}\nfound    {found}\n{done.stderr}")
+    print("as promised")
+
+
+if __name__ == "__main__":
+    main()
