@@ -10,5 +10,6 @@ namespace tessera::app {
 void add_bench_comm(CLI::App& bench);
 void add_bench_all_reduce(CLI::App& bench);
 void add_bench_mesh(CLI::App& bench);
+void add_reference(CLI::App& app);
 
 }  // namespace tessera::app

@@ -1,0 +1,37 @@
+// tessera reference: the tables of docs/reference, from the lists of fields themselves.
+#include <tessera/comm/world.h>
+#include <tessera/core/config_file.h>
+#include <tessera/mesh/three_d_parallelism.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+
+#include "tessera/commands.h"
+
+namespace tessera::app {
+namespace {
+
+void print(const std::string& title, const std::string& where, const FieldTable& fields) {
+  std::printf("# %s\n\n%s\n\n%s", title.c_str(), where.c_str(), reference_table(fields).c_str());
+}
+
+}  // namespace
+
+void add_reference(CLI::App& app) {
+  CLI::App& command = *app.add_subcommand("reference", "Print the reference of an options type as Markdown");
+  command.require_subcommand(1);
+  command.add_subcommand("world", "WorldOptions")->callback([] {
+    print("Options of a world",
+          "`tessera::WorldOptions`, for `tessera::init()`. In a TOML file these are the keys, on the command line the "
+          "flags.",
+          WorldOptions::fields());
+  });
+  command.add_subcommand("parallelism", "ThreeDParallelismConfig")->callback([] {
+    print("Options of three-dimensional parallelism",
+          "`tessera::ThreeDParallelismConfig`, for `tessera::make_mesh()`. Its header says which fields act today.",
+          ThreeDParallelismConfig::fields());
+  });
+}
+
+}  // namespace tessera::app
