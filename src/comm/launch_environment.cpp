@@ -68,29 +68,35 @@ LaunchEnvironment from_torchrun(const GetVariable& get) {
   return launch;
 }
 
-LaunchEnvironment from_open_mpi(const GetVariable& get) {
-  const Variables variables(get, "mpirun (Open MPI)");
-  LaunchEnvironment launch;
-  launch.launcher = "mpirun";
-  launch.rank = variables.required("OMPI_COMM_WORLD_RANK");
-  launch.size = variables.required("OMPI_COMM_WORLD_SIZE");
-  launch.local_rank = variables.required("OMPI_COMM_WORLD_LOCAL_RANK");
-  launch.local_size = variables.required("OMPI_COMM_WORLD_LOCAL_SIZE");
-  launch.node = variables.number("OMPI_MCA_orte_ess_node_rank").value_or(launch.rank / launch.local_size);
-  if (launch.local_size == launch.size) launch.node = 0;
-  read_master(variables, launch);
-  return launch;
+/// mpirun tells no number of the node. Ranks are laid out by node or in turns, and the local rank shows which.
+int node_under_mpirun(const LaunchEnvironment& launch) {
+  if (launch.local_size < 1) return 0;  // refused later, with all numbers
+  const int num_nodes = (launch.size + launch.local_size - 1) / launch.local_size;
+  const bool by_node = launch.rank % launch.local_size == launch.local_rank;
+  return by_node ? launch.rank / launch.local_size : launch.rank % num_nodes;
 }
 
-LaunchEnvironment from_mpich(const GetVariable& get) {
-  const Variables variables(get, "mpirun (MPICH)");
+/// What the two kinds of mpirun call the same four numbers.
+struct MpiNames {
+  const char* launcher;
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;
+};
+constexpr MpiNames kOpenMpi = {"mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                               "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr MpiNames kMpich = {"mpirun (MPICH)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
+
+LaunchEnvironment from_mpirun(const GetVariable& get, const MpiNames& names) {
+  const Variables variables(get, names.launcher);
   LaunchEnvironment launch;
   launch.launcher = "mpirun";
-  launch.rank = variables.required("PMI_RANK");
-  launch.size = variables.required("PMI_SIZE");
-  launch.local_rank = variables.required("MPI_LOCALRANKID");
-  launch.local_size = variables.required("MPI_LOCALNRANKS");
-  launch.node = launch.rank / launch.local_size;
+  launch.rank = variables.required(names.rank);
+  launch.size = variables.required(names.size);
+  launch.local_rank = variables.required(names.local_rank);
+  launch.local_size = variables.required(names.local_size);
+  launch.node = node_under_mpirun(launch);
   read_master(variables, launch);
   return launch;
 }
@@ -151,9 +157,9 @@ LaunchEnvironment read_launch_environment(const GetVariable& get) {
   if (get("RANK") || get("WORLD_SIZE")) {
     launch = from_torchrun(get);
   } else if (get("OMPI_COMM_WORLD_RANK")) {
-    launch = from_open_mpi(get);
+    launch = from_mpirun(get, kOpenMpi);
   } else if (get("PMI_RANK")) {
-    launch = from_mpich(get);
+    launch = from_mpirun(get, kMpich);
   } else if (get("SLURM_PROCID") && get("SLURM_STEP_ID")) {
     launch = from_srun(get);
   }

@@ -22,11 +22,4 @@ struct Rendezvous {
 /// Throws CommError saying how many are missing.
 Rendezvous meet(const LaunchEnvironment& launch, std::chrono::milliseconds timeout);
 
-/// A free port, bound and listening on `address` alone. The caller owns the descriptor.
-struct Listener {
-  int descriptor = -1;
-  int port = 0;
-};
-Listener listen_on(const std::string& address, int port);
-
 }  // namespace tessera::comm

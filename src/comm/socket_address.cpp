@@ -13,8 +13,7 @@
 #include <cstring>
 #include <memory>
 #include <thread>
-
-#include "comm/rendezvous.h"
+#include <utility>
 
 namespace tessera::comm {
 namespace {

@@ -15,4 +15,14 @@ std::string address_towards(const std::string& host, int port);
 /// What this host's own name resolves to, or the loopback address.
 std::string address_of_this_host();
 
+/// A socket that listens. The caller owns the descriptor.
+struct Listener {
+  int descriptor = -1;
+  int port = 0;
+};
+
+/// Listens on `address` alone, not on every interface; port 0 takes a free one.
+/// Throws ConfigError when that is not possible.
+Listener listen_on(const std::string& address, int port);
+
 }  // namespace tessera::comm

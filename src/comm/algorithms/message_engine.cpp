@@ -9,18 +9,8 @@ void MessageEngine::gather(Buffer whole, Buffer piece, const Counts& counts, int
     messages_.send(piece, root, deadline);
     return;
   }
-  const auto offsets = offsets_of(counts);
-  std::vector<std::unique_ptr<Transfer>> pending;
-  for (int r = 0; r < size(); ++r) {
-    const auto i = static_cast<std::size_t>(r);
-    const Buffer place = whole.slice(offsets[i], counts[i]);
-    if (r == root) {
-      copy(place, piece);
-    } else if (place.count > 0) {
-      pending.push_back(messages_.start_recv(place, r));
-    }
-  }
-  for (const auto& transfer : pending) transfer->wait(deadline.at());
+  copy(whole.slice(offsets_of(counts)[index()], piece.count), piece);
+  with_each_other(whole, counts, deadline, [&](Buffer place, int r) { return messages_.start_recv(place, r); });
 }
 
 void MessageEngine::scatter(Buffer piece, Buffer whole, const Counts& counts, int root, Deadline deadline) {
@@ -28,16 +18,16 @@ void MessageEngine::scatter(Buffer piece, Buffer whole, const Counts& counts, in
     messages_.recv(piece, root, deadline);
     return;
   }
+  copy(piece, whole.slice(offsets_of(counts)[index()], piece.count));
+  with_each_other(whole, counts, deadline, [&](Buffer place, int r) { return messages_.start_send(place, r); });
+}
+
+void MessageEngine::with_each_other(Buffer whole, const Counts& counts, Deadline deadline, const Start& start) {
   const auto offsets = offsets_of(counts);
   std::vector<std::unique_ptr<Transfer>> pending;
   for (int r = 0; r < size(); ++r) {
     const auto i = static_cast<std::size_t>(r);
-    const Buffer place = whole.slice(offsets[i], counts[i]);
-    if (r == root) {
-      copy(piece, place);
-    } else if (place.count > 0) {
-      pending.push_back(messages_.start_send(place, r));
-    }
+    if (r != rank() && counts[i] > 0) pending.push_back(start(whole.slice(offsets[i], counts[i]), r));
   }
   for (const auto& transfer : pending) transfer->wait(deadline.at());
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -32,6 +33,11 @@ class MessageEngine : public CollectiveEngine {
 
   std::shared_ptr<Transport> transport_;
   MessagePassing messages_;
+
+ private:
+  using Start = std::function<std::unique_ptr<Transfer>(Buffer place, int peer)>;
+  /// Starts a transfer of every other rank's part of `whole`, then waits for all.
+  void with_each_other(Buffer whole, const Counts& counts, Deadline deadline, const Start& start);
 };
 
 }  // namespace tessera::comm
