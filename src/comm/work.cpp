@@ -2,6 +2,7 @@
 #include <tessera/core/error.h>
 
 #include <exception>
+#include <string_view>
 #include <utility>
 
 #include "comm/work_state.h"
@@ -9,13 +10,14 @@
 namespace tessera {
 
 Work::State::~State() {
-  // Dropped unfinished: the memory below the operation must outlive it, so its tensors stay until it ends.
-  if (!finished && work && !work->isCompleted()) {
-    try {
-      work->wait(timeout);
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): nobody is left to tell
-    }
+  // Dropped unfinished: what others may still read must stay until they have; a receive that nobody wants is given up.
+  const bool others_wait = !finished && (work ? !work->isCompleted() : transfer && std::string_view(operation) == "send");
+  try {
+    if (others_wait && work) work->wait(timeout);
+    if (others_wait && transfer) transfer->wait(std::chrono::steady_clock::now() + timeout);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): nobody is left to tell
   }
+  transfer.reset();  // before the tensors that it moves
 }
 
 std::string Work::State::describe() const {
