@@ -6,6 +6,7 @@
 
 #include "comm/algorithms/ring_engine.h"
 #include "comm/algorithms/tree_engine.h"
+#include "comm/engine/channels.h"
 
 namespace tessera::comm {
 
@@ -17,9 +18,9 @@ std::shared_ptr<CollectiveEngine> Connector::message_engine(CommunicationStrateg
                       connection.backend->getBackendName() + " does not carry; use the strategy allreduce");
   }
   if (strategy == CommunicationStrategy::kRing) {
-    return std::make_shared<RingEngine>(connection.transport, request.rank, request.size);
+    return std::make_shared<RingEngine>(connection.transport, request.rank, request.size, kRingChannel);
   }
-  return std::make_shared<TreeEngine>(connection.transport, request.rank, request.size);
+  return std::make_shared<TreeEngine>(connection.transport, request.rank, request.size, kTreeChannel);
 }
 
 }  // namespace tessera::comm

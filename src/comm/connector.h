@@ -14,6 +14,8 @@ class Connector {
  public:
   virtual ~Connector() = default;
   virtual Connection connect(const ConnectRequest& request) = 0;
+  /// False where calls are only counted and tensors must keep their values.
+  virtual bool moves_data() const { return true; }
   /// The ring or the tree on the messages of a connected group.
   virtual std::shared_ptr<CollectiveEngine> message_engine(CommunicationStrategy strategy,
                                                            const ConnectRequest& request,

@@ -27,6 +27,16 @@ Group::Group(std::shared_ptr<comm::WorldContext> world, std::string name, std::v
                              [&](int rank) { return world_->topology.node_of(rank) != node; });
 }
 
+Group::~Group() {
+  const auto deadline = std::chrono::steady_clock::now() + world_->timeout;
+  for (auto& message : adopted_) {
+    try {
+      if (message.outgoing) message.transfer->wait(deadline);
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): nobody is left to tell
+    }
+  }
+}
+
 const comm::ConnectRequest& Group::request() {
   if (!request_) {
     comm::ConnectRequest request;
@@ -90,6 +100,13 @@ c10::intrusive_ptr<c10d::ProcessGroup> Group::process_group() {
     process_group_->setGroupName(name_);
   }
   return process_group_;
+}
+
+void Group::adopt(std::unique_ptr<Transfer> transfer, std::vector<at::Tensor> kept, bool outgoing) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(adopted_, [](const Adopted& message) { return message.transfer->test(); });
+  adopted_.push_back({std::move(kept), std::move(transfer), outgoing});
+  connection_->transport->progress_in_background();
 }
 
 std::string Group::child_name(const std::vector<int>& world_ranks, const std::string& name) {

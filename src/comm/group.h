@@ -21,6 +21,8 @@ class Group {
  public:
   /// `ranks` are world ranks, this process's among them.
   Group(std::shared_ptr<comm::WorldContext> world, std::string name, std::vector<int> ranks);
+  /// Blocks: until messages that were sent and dropped have arrived, at most the world's timeout.
+  ~Group();
 
   const std::string& name() const { return name_; }
   int rank() const { return rank_; }
@@ -36,6 +38,9 @@ class Group {
   /// The backend that carries `num_bytes` by `strategy`; the adaptive one is settled here.
   c10d::Backend& backend(CommunicationStrategy strategy, std::int64_t num_bytes);
   c10::intrusive_ptr<c10d::ProcessGroup> process_group();
+
+  /// Keeps a message that nobody waits for, and the tensors that it moves, until it is done.
+  void adopt(std::unique_ptr<Transfer> transfer, std::vector<at::Tensor> kept, bool outgoing);
 
   /// A name for a new subgroup, the same on all its members and different from every other.
   std::string child_name(const std::vector<int>& world_ranks, const std::string& name);
@@ -56,6 +61,13 @@ class Group {
   std::array<c10::intrusive_ptr<c10d::Backend>, 5> backends_;  // by strategy
   c10::intrusive_ptr<c10d::ProcessGroup> process_group_;
   std::map<std::string, int> children_;
+  /// Declared so that a message ends before the tensors that it moves, and both before the connection.
+  struct Adopted {
+    std::vector<at::Tensor> kept;
+    std::unique_ptr<Transfer> transfer;
+    bool outgoing;
+  };
+  std::vector<Adopted> adopted_;
 };
 
 }  // namespace tessera

@@ -2,8 +2,11 @@
 
 #include <tessera/core/error.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
+#include <sstream>
 
 namespace tessera::comm {
 namespace {
@@ -110,6 +113,21 @@ std::string first_host(const std::string& list) {
   return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
 }
 
+/// "4(x2),3" says 4 on nodes 0 and 1 and 3 on node 2; 0 where it says nothing.
+int tasks_on(const std::string& list, int node) {
+  std::istringstream entries(list);
+  std::string entry;
+  int next = 0;
+  while (std::getline(entries, entry, ',')) {
+    int tasks = 0;
+    int times = 1;
+    if (std::sscanf(entry.c_str(), "%d(x%d)", &tasks, &times) < 1) return 0;
+    next += times;
+    if (node < next) return tasks;
+  }
+  return 0;
+}
+
 LaunchEnvironment from_srun(const GetVariable& get) {
   const Variables variables(get, "srun");
   LaunchEnvironment launch;
@@ -119,10 +137,8 @@ LaunchEnvironment from_srun(const GetVariable& get) {
   launch.local_rank = variables.required("SLURM_LOCALID");
   launch.node = variables.required("SLURM_NODEID");
   const int num_nodes = variables.number("SLURM_STEP_NUM_NODES").value_or(variables.number("SLURM_NNODES").value_or(1));
-  launch.local_size = (launch.size + num_nodes - 1) / num_nodes;
-  if (const auto tasks = variables.text("SLURM_STEP_TASKS_PER_NODE")) {  // "4(x2)" or "4,3"
-    launch.local_size = std::max(1, std::atoi(tasks->c_str()));
-  }
+  launch.local_size = num_nodes > 0 ? (launch.size + num_nodes - 1) / num_nodes : 0;
+  if (const auto tasks = variables.text("SLURM_STEP_TASKS_PER_NODE")) launch.local_size = tasks_on(*tasks, launch.node);
   read_master(variables, launch);
   if (launch.master_address.empty()) {
     const auto nodes = variables.text("SLURM_STEP_NODELIST");

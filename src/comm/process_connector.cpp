@@ -82,7 +82,7 @@ Connection ProcessConnector::connect_custom(const ConnectRequest& request) const
   if (!connection.transport) throw ConfigError("the transport factory returned nothing for group " + request.group);
   connection.backend = c10::make_intrusive<EngineBackend>(
       request.rank, request.size,
-      std::make_shared<RingEngine>(connection.transport, request.rank, request.size), connection.transport,
+      std::make_shared<RingEngine>(connection.transport, request.rank, request.size, kBackendChannel), connection.transport,
       request.timeout);
   connection.is_zero_copy = [](const void*, std::size_t) { return false; };
   return connection;

@@ -10,14 +10,10 @@
 namespace tessera {
 
 Work::State::~State() {
-  // Dropped unfinished: what others may still read must stay until they have; a receive that nobody wants is given up.
-  const bool others_wait = !finished && (work ? !work->isCompleted() : transfer && std::string_view(operation) == "send");
-  try {
-    if (others_wait && work) work->wait(timeout);
-    if (others_wait && transfer) transfer->wait(std::chrono::steady_clock::now() + timeout);
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): nobody is left to tell
+  // A collective keeps its own tensors. A message does not: dropped unfinished, it goes on in the group's care.
+  if (transfer && !finished) {
+    group->adopt(std::move(transfer), std::move(kept), std::string_view(operation) == "send");
   }
-  transfer.reset();  // before the tensors that it moves
 }
 
 std::string Work::State::describe() const {
@@ -33,22 +29,25 @@ void Work::State::rethrow() {
   try {
     throw;
   } catch (const ConfigError& error) {
-    throw ConfigError(context + error.what());
+    failure = std::make_exception_ptr(ConfigError(context + error.what()));
   } catch (const StorageError& error) {
-    throw StorageError(context + error.what());
+    failure = std::make_exception_ptr(StorageError(context + error.what()));
   } catch (const InternalError& error) {
-    throw InternalError(context + error.what());
+    failure = std::make_exception_ptr(InternalError(context + error.what()));
   } catch (const c10::Error& error) {
-    throw CommError(context + error.what_without_backtrace());
+    failure = std::make_exception_ptr(CommError(context + error.what_without_backtrace()));
   } catch (const std::exception& error) {
-    throw CommError(context + error.what());
+    failure = std::make_exception_ptr(CommError(context + error.what()));
   }
+  std::rethrow_exception(failure);
 }
 
 Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 void Work::wait() {
-  if (!state_ || state_->finished) return;
+  if (!state_) return;
+  if (state_->failure) std::rethrow_exception(state_->failure);
+  if (state_->finished) return;
   try {
     if (state_->transfer) {
       state_->transfer->wait(std::chrono::steady_clock::now() + state_->timeout);

@@ -5,6 +5,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <source_location>
@@ -30,6 +31,7 @@ struct Work::State {
   at::Tensor result;
   std::function<void()> finish;          ///< runs once, after success
   bool finished = false;
+  std::exception_ptr failure;            ///< what every wait throws
 
   ~State();
 

@@ -51,6 +51,7 @@ const std::vector<int>& own_node(const std::vector<std::vector<int>>& members, i
 
 HierarchicalEngine::HierarchicalEngine(Group& group)
     : size_(group.size()),
+      moves_data_(group.world().connector->moves_data()),
       places_(static_cast<std::size_t>(group.size())),
       members_(members_by_node(group)),
       local_(subgroup(group, own_node(members_, group.rank()), "node")) {
@@ -89,13 +90,17 @@ Counts HierarchicalEngine::local_counts(const Counts& counts) const {
   return own;
 }
 
+void HierarchicalEngine::average(Buffer data, ReduceOp op) const {
+  if (moves_data_) finish_average(data, op, size_);
+}
+
 void HierarchicalEngine::all_reduce(Buffer data, ReduceOp op, Deadline deadline) {
   const ReduceOp part = op == ReduceOp::kAvg ? ReduceOp::kSum : op;
   const at::Tensor tensor = tensor_of(data);
   local(deadline).reduce(tensor, 0, part);
   if (leads()) {
     leaders(deadline).all_reduce(tensor, part);
-    finish_average(data, op, size_);
+    average(data, op);
   }
   local(deadline).broadcast(tensor, 0);
 }
@@ -140,7 +145,7 @@ void HierarchicalEngine::reduce_scatter(Buffer piece, Buffer whole, const Counts
   const std::int64_t total = offsets_of(own).back();
   const at::Tensor like = leads() ? of_node : at::empty({1}, sum.options()).expand({total});
   tensor_of(piece).copy_(local(deadline).scatter(like, 0, 0, own));
-  finish_average(piece, op, size_);
+  average(piece, op);
 }
 
 void HierarchicalEngine::broadcast(Buffer data, int root, Deadline deadline) {
@@ -162,7 +167,7 @@ void HierarchicalEngine::reduce(Buffer data, int root, ReduceOp op, Deadline dea
     if (leads()) local(deadline).send(sum, target.local);
     if (is_root) local(deadline).recv(sum, 0);
   }
-  if (is_root) finish_average(data, op, size_);
+  if (is_root) average(data, op);
 }
 
 void HierarchicalEngine::gather(Buffer, Buffer, const Counts&, int, Deadline) { not_hierarchical("gather"); }

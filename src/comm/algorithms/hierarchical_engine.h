@@ -43,7 +43,11 @@ class HierarchicalEngine : public CollectiveEngine {
   Counts node_counts(const Counts& counts) const;
   Counts local_counts(const Counts& counts) const;
 
+  /// Divides a sum by the number of ranks if an average was asked for.
+  void average(Buffer data, ReduceOp op) const;
+
   int size_;
+  bool moves_data_;
   int node_ = 0;                            ///< this rank's, among the nodes of this group
   std::vector<Place> places_;               ///< of every member
   std::vector<std::vector<int>> members_;   ///< group ranks on each node

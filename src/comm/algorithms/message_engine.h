@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "comm/algorithms/message_passing.h"
+#include "comm/engine/channels.h"
 #include "comm/engine/collective_engine.h"
 
 namespace tessera::comm {
@@ -14,8 +15,8 @@ namespace tessera::comm {
 /// one receiver go directly.
 class MessageEngine : public CollectiveEngine {
  public:
-  MessageEngine(std::shared_ptr<Transport> transport, int rank, int size)
-      : transport_(std::move(transport)), messages_(*transport_, rank, size) {}
+  MessageEngine(std::shared_ptr<Transport> transport, int rank, int size, int channel = kBackendChannel)
+      : transport_(std::move(transport)), messages_(*transport_, rank, size, channel) {}
 
   void gather(Buffer whole, Buffer piece, const Counts& counts, int root, Deadline deadline) override;
   void scatter(Buffer piece, Buffer whole, const Counts& counts, int root, Deadline deadline) override;

@@ -4,18 +4,17 @@
 #include <cstring>
 
 #include "comm/engine/reduce_kernels.h"
-#include "comm/engine/transfer_work.h"
 
 namespace tessera::comm {
 
 std::unique_ptr<Transfer> MessagePassing::start_send(Buffer data, int to) {
   ++num_messages_;
   num_bytes_ += static_cast<std::uint64_t>(data.num_bytes());
-  return transport_.send(data.bytes(), to, kAlgorithmChannel);
+  return transport_.send(data.bytes(), to, channel_);
 }
 
 std::unique_ptr<Transfer> MessagePassing::start_recv(Buffer data, int from) {
-  return transport_.recv(data.bytes(), from, kAlgorithmChannel);
+  return transport_.recv(data.bytes(), from, channel_);
 }
 
 void MessagePassing::send(Buffer data, int to, Deadline deadline) {

@@ -14,7 +14,8 @@ namespace tessera::comm {
 /// A group as an algorithm sees it: neighbours, messages, and a count of what was sent.
 class MessagePassing {
  public:
-  MessagePassing(Transport& transport, int rank, int size) : transport_(transport), rank_(rank), size_(size) {}
+  MessagePassing(Transport& transport, int rank, int size, int channel)
+      : transport_(transport), rank_(rank), size_(size), channel_(channel) {}
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -37,6 +38,7 @@ class MessagePassing {
   Transport& transport_;
   int rank_;
   int size_;
+  int channel_;
   std::uint64_t num_messages_ = 0;
   std::uint64_t num_bytes_ = 0;
 };

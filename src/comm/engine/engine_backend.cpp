@@ -39,11 +39,12 @@ Buffer buffer_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.numel(), tensor.scalar_type()};
 }
 
-ReduceOp reduce_op_of(const c10d::ReduceOp& op) {
+ReduceOp reduce_op_of(const c10d::ReduceOp& op, c10::ScalarType dtype) {
   switch (op.op_) {
     case c10d::ReduceOp::SUM:
       return ReduceOp::kSum;
     case c10d::ReduceOp::AVG:
+      if (!c10::isFloatingType(dtype)) throw ConfigError("an average of integers would have to be rounded; sum them");
       return ReduceOp::kAvg;
     case c10d::ReduceOp::MIN:
       return ReduceOp::kMin;
@@ -103,7 +104,7 @@ EngineBackend::WorkPtr EngineBackend::allreduce(std::vector<at::Tensor>& tensors
                                                 const c10d::AllreduceOptions& opts) {
   const Buffer data = buffer_of(only(tensors));
   return run(c10d::OpType::ALLREDUCE, opts.asyncOp, opts.timeout, tensors,
-             [this, data, op = reduce_op_of(opts.reduceOp)](Deadline deadline) {
+             [this, data, op = reduce_op_of(opts.reduceOp, data.dtype)](Deadline deadline) {
                engine_->all_reduce(data, op, deadline);
              });
 }
@@ -112,7 +113,7 @@ EngineBackend::WorkPtr EngineBackend::allreduce_coalesced(std::vector<at::Tensor
                                                           const c10d::AllreduceCoalescedOptions& opts) {
   auto list = list_of(tensors, true);
   return run(c10d::OpType::ALLREDUCE_COALESCED, opts.asyncOp, opts.timeout, tensors,
-             [this, list, op = reduce_op_of(opts.reduceOp)](Deadline deadline) {
+             [this, list, op = reduce_op_of(opts.reduceOp, list->flat().dtype)](Deadline deadline) {
                engine_->all_reduce(list->flat(), op, deadline);
                list->store();
              });
@@ -121,7 +122,7 @@ EngineBackend::WorkPtr EngineBackend::allreduce_coalesced(std::vector<at::Tensor
 EngineBackend::WorkPtr EngineBackend::reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& opts) {
   const Buffer data = buffer_of(only(tensors));
   return run(c10d::OpType::REDUCE, opts.asyncOp, opts.timeout, tensors,
-             [this, data, op = reduce_op_of(opts.reduceOp), root = static_cast<int>(opts.rootRank)](
+             [this, data, op = reduce_op_of(opts.reduceOp, data.dtype), root = static_cast<int>(opts.rootRank)](
                  Deadline deadline) { engine_->reduce(data, root, op, deadline); });
 }
 
@@ -181,7 +182,7 @@ EngineBackend::WorkPtr EngineBackend::reduce_scatter(std::vector<at::Tensor>& ou
   const Buffer piece = buffer_of(only(outputs));
   auto whole = list_of(only_list(inputs), true);
   return run(c10d::OpType::REDUCE_SCATTER, opts.asyncOp, opts.timeout, outputs,
-             [this, whole, piece, op = reduce_op_of(opts.reduceOp)](Deadline deadline) {
+             [this, whole, piece, op = reduce_op_of(opts.reduceOp, piece.dtype)](Deadline deadline) {
                engine_->reduce_scatter(piece, whole->flat(), whole->counts(), op, deadline);
              });
 }
@@ -191,7 +192,7 @@ EngineBackend::WorkPtr EngineBackend::_reduce_scatter_base(at::Tensor& output, a
   const Buffer piece = buffer_of(output);
   const Buffer whole = buffer_of(input);
   return run(c10d::OpType::_REDUCE_SCATTER_BASE, opts.asyncOp, opts.timeout, {output},
-             [this, piece, whole, input, counts = equal_counts(whole.count), op = reduce_op_of(opts.reduceOp)](
+             [this, piece, whole, input, counts = equal_counts(whole.count), op = reduce_op_of(opts.reduceOp, whole.dtype)](
                  Deadline deadline) { engine_->reduce_scatter(piece, whole, counts, op, deadline); });
 }
 

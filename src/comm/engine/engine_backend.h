@@ -82,7 +82,8 @@ Buffer buffer_of(const at::Tensor& tensor);
 /// An uninitialised contiguous CPU tensor whose memory `allocator` provides.
 at::Tensor tensor_from(c10::Allocator* allocator, at::IntArrayRef shape, c10::ScalarType dtype);
 
-/// c10d's operation as ours. Throws ConfigError for those that we do not have (bitwise, pre-multiplied).
-ReduceOp reduce_op_of(const c10d::ReduceOp& op);
+/// c10d's operation as ours. Throws ConfigError for those that we do not have (bitwise, pre-multiplied), and for an
+/// average of integers.
+ReduceOp reduce_op_of(const c10d::ReduceOp& op, c10::ScalarType dtype);
 
 }  // namespace tessera::comm

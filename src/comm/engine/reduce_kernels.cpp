@@ -145,8 +145,9 @@ bool with_type(c10::ScalarType dtype, Function function) {
     case c10::ScalarType::Char:
       return function(std::int8_t()), true;
     case c10::ScalarType::Byte:
-    case c10::ScalarType::Bool:
       return function(std::uint8_t()), true;
+    case c10::ScalarType::Bool:
+      return function(bool()), true;
     default:
       return false;
   }

@@ -8,12 +8,9 @@
 #include <memory>
 #include <utility>
 
-namespace tessera::comm {
+#include "comm/engine/channels.h"
 
-/// Messages of users and messages of our own algorithms must not meet: each has a channel.
-constexpr int kUserChannel = 0;
-constexpr int kAlgorithmChannel = 1;
-constexpr int kNumChannels = 2;
+namespace tessera::comm {
 
 /// A transfer as c10d sees it. Keeps the tensor alive.
 class TransferWork : public c10d::Work {

@@ -14,6 +14,7 @@ class FakeConnector : public Connector {
   explicit FakeConnector(std::shared_ptr<FakeTraffic> traffic) : traffic_(std::move(traffic)) {}
 
   Connection connect(const ConnectRequest& request) override;
+  bool moves_data() const override { return false; }
   std::shared_ptr<CollectiveEngine> message_engine(CommunicationStrategy strategy, const ConnectRequest& request,
                                                    const Connection& connection) override;
 

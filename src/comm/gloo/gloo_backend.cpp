@@ -38,7 +38,7 @@ bool is_average(const Options& options) {
 GlooBackend::GlooBackend(c10::intrusive_ptr<c10d::Backend> gloo, std::shared_ptr<Transport> transport,
                          std::chrono::milliseconds timeout)
     : EngineBackend(gloo->getRank(), gloo->getSize(),
-                    std::make_shared<RingEngine>(transport, gloo->getRank(), gloo->getSize()), transport, timeout),
+                    std::make_shared<RingEngine>(transport, gloo->getRank(), gloo->getSize(), kBackendChannel), transport, timeout),
       gloo_(std::move(gloo)) {}
 
 void GlooBackend::setTimeout(std::chrono::milliseconds timeout) {
@@ -52,6 +52,7 @@ EngineBackend::WorkPtr GlooBackend::broadcast(std::vector<at::Tensor>& tensors, 
 
 EngineBackend::WorkPtr GlooBackend::allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& opts) {
   if (!is_average(opts)) return gloo_->allreduce(tensors, opts);
+  reduce_op_of(opts.reduceOp, tensors.front().scalar_type());  // refuses integers
   return then(gloo_->allreduce(tensors, as_sum(opts)), [tensor = tensors.front(), size = getSize()]() mutable {
     tensor.div_(size);
   });

@@ -1,19 +1,21 @@
 #include "comm/host/control_block.h"
 
-#include "comm/engine/transfer_work.h"
+#include "comm/engine/channels.h"
 
 namespace tessera::comm {
 namespace {
 
 constexpr std::size_t kPostBytes = 64;
+constexpr std::size_t kNumTables = 6;  // offsets, offered, expected; two of each
 static_assert(sizeof(Post) <= kPostBytes);
 static_assert(sizeof(PairQueue) == 64);
 
 std::size_t posts_begin(std::size_t size) { return 128 + 64 * size; }
-std::size_t offsets_begin(std::size_t size) { return posts_begin(size) + 2 * size * kPostBytes; }
+std::size_t rows_begin(std::size_t size) { return posts_begin(size) + 2 * size * kPostBytes; }
+// Rows of different ranks share no cache line.
+std::size_t row_bytes(std::size_t size) { return (size * sizeof(std::int64_t) + 63) / 64 * 64; }
 std::size_t pairs_begin(std::size_t size) {
-  const std::size_t end = offsets_begin(size) + 2 * size * size * sizeof(std::int64_t);
-  return (end + 63) / 64 * 64;
+  return rows_begin(size) + kNumTables * size * row_bytes(size);
 }
 std::size_t staging_begin(std::size_t size) {
   const std::size_t end = pairs_begin(size) + kNumChannels * size * size * sizeof(PairQueue);
@@ -31,9 +33,8 @@ Post& ControlBlock::post(unsigned parity, int rank) const {
   return *at<Post>(posts_begin(size_) + (parity * size_ + index(rank)) * kPostBytes);
 }
 
-std::int64_t& ControlBlock::offset(unsigned parity, int rank, int block) const {
-  return *at<std::int64_t>(offsets_begin(size_) +
-                           ((parity * size_ + index(rank)) * size_ + index(block)) * sizeof(std::int64_t));
+std::int64_t* ControlBlock::row(unsigned table, unsigned parity, int rank) const {
+  return at<std::int64_t>(rows_begin(size_) + ((table + parity) * size_ + index(rank)) * row_bytes(size_));
 }
 
 PairQueue& ControlBlock::pair(int channel, int from, int to) const {

@@ -16,6 +16,7 @@ struct Post {
   std::int32_t root;
   std::int64_t count;     ///< elements, where all ranks must agree on them, else 0
   std::int64_t longest;   ///< elements of the longest block that this rank offers
+  std::int32_t num_blocks;
   std::uint64_t address;  ///< of what it offers, when `direct`
   std::uint32_t direct;   ///< whether peers can reach that where it is
 };
@@ -24,6 +25,7 @@ struct Post {
 struct Piece {
   std::uint64_t address;
   std::uint64_t num_bytes;
+  std::uint64_t message_bytes;  ///< of the whole message
 };
 
 /// Pieces from one rank to another, in order. Two places, so that one is filled while the other is emptied.
@@ -51,13 +53,18 @@ class ControlBlock {
   FutexWord& generation() const { return *at<FutexWord>(64); }
   FutexWord& doorbell(int rank) const { return *at<FutexWord>(128 + 64 * index(rank)); }
   Post& post(unsigned parity, int rank) const;
-  /// Where block `block` of `rank`'s input begins, in elements.
-  std::int64_t& offset(unsigned parity, int rank, int block) const;
+  /// Where the blocks of `rank`'s input begin, in elements.
+  std::int64_t* offsets(unsigned parity, int rank) const { return row(0, parity, rank); }
+  /// How long block `block` of `rank`'s input is, and how much `rank` will read of each other rank's, in elements.
+  std::int64_t* offered(unsigned parity, int rank) const { return row(2, parity, rank); }
+  std::int64_t* expected(unsigned parity, int rank) const { return row(4, parity, rank); }
   PairQueue& pair(int channel, int from, int to) const;
   std::byte* staging(unsigned parity, int rank) const;
 
  private:
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+  /// A number for each rank, in table `table + parity`.
+  std::int64_t* row(unsigned table, unsigned parity, int rank) const;
   template <typename T>
   T* at(std::size_t offset) const {
     return reinterpret_cast<T*>(memory_ + offset);

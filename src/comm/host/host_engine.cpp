@@ -59,7 +59,8 @@ void HostEngine::all_reduce(Buffer data, ReduceOp op, Deadline deadline) {
 
 void HostEngine::all_gather(Buffer whole, Buffer piece, const Counts& counts, Deadline deadline) {
   const auto offsets = offsets_of(counts);
-  exchange_.run({HostOperation::kAllGather, whole.dtype, whole.count, deadline}, Offer::one_block(piece), false,
+  const HostCall call{HostOperation::kAllGather, whole.dtype, whole.count, deadline, ReduceOp::kSum, 0, counts};
+  exchange_.run(call, Offer::one_block(piece), false,
                 [&](const HostExchange::Window& window) {
                   for (int r = 0; r < size(); ++r) {
                     const auto index = static_cast<std::size_t>(r);
@@ -69,10 +70,11 @@ void HostEngine::all_gather(Buffer whole, Buffer piece, const Counts& counts, De
 }
 
 void HostEngine::reduce_scatter(Buffer piece, Buffer whole, const Counts& counts, ReduceOp op, Deadline deadline) {
-  exchange_.run({HostOperation::kReduceScatter, whole.dtype, whole.count, deadline, op},
-                Offer{whole, offsets_of(counts)}, false, [&](const HostExchange::Window& window) {
-                  reduce_window(window, static_cast<std::size_t>(rank()), piece, op);
-                });
+  const HostCall call{HostOperation::kReduceScatter,       whole.dtype, whole.count, deadline, op, 0,
+                      Counts(counts.size(), piece.count)};
+  exchange_.run(call, Offer{whole, offsets_of(counts)}, false, [&](const HostExchange::Window& window) {
+    reduce_window(window, static_cast<std::size_t>(rank()), piece, op);
+  });
 }
 
 void HostEngine::broadcast(Buffer data, int root, Deadline deadline) {
@@ -93,8 +95,9 @@ void HostEngine::reduce(Buffer data, int root, ReduceOp op, Deadline deadline) {
 
 void HostEngine::gather(Buffer whole, Buffer piece, const Counts& counts, int root, Deadline deadline) {
   const auto offsets = offsets_of(counts);
-  exchange_.run({HostOperation::kGather, piece.dtype, 0, deadline, ReduceOp::kSum, root}, Offer::one_block(piece),
-                false, [&](const HostExchange::Window& window) {
+  const HostCall call{HostOperation::kGather, piece.dtype, 0, deadline, ReduceOp::kSum, root,
+                      rank() == root ? counts : Counts(static_cast<std::size_t>(size()), kNotRead)};
+  exchange_.run(call, Offer::one_block(piece), false, [&](const HostExchange::Window& window) {
                   for (int r = 0; rank() == root && r < size(); ++r) {
                     const auto index = static_cast<std::size_t>(r);
                     copy(whole, offsets[index] + window.begin(), window.block(r, 0), window.length_of(counts[index]));
@@ -103,8 +106,10 @@ void HostEngine::gather(Buffer whole, Buffer piece, const Counts& counts, int ro
 }
 
 void HostEngine::scatter(Buffer piece, Buffer whole, const Counts& counts, int root, Deadline deadline) {
-  exchange_.run({HostOperation::kScatter, piece.dtype, 0, deadline, ReduceOp::kSum, root},
-                rank() == root ? Offer{whole, offsets_of(counts)} : Offer::nothing(piece.dtype), false,
+  HostCall call{HostOperation::kScatter, piece.dtype, 0, deadline, ReduceOp::kSum, root,
+                Counts(static_cast<std::size_t>(size()), kNotRead)};
+  call.expected[static_cast<std::size_t>(root)] = piece.count;
+  exchange_.run(call, rank() == root ? Offer{whole, offsets_of(counts)} : Offer::nothing(piece.dtype), false,
                 [&](const HostExchange::Window& window) {
                   copy(piece, window.begin(), window.block(root, static_cast<std::size_t>(rank())),
                        window.length_of(piece.count));
@@ -114,8 +119,8 @@ void HostEngine::scatter(Buffer piece, Buffer whole, const Counts& counts, int r
 void HostEngine::all_to_all(Buffer received, const Counts& recv_counts, Buffer sent, const Counts& send_counts,
                             Deadline deadline) {
   const auto offsets = offsets_of(recv_counts);
-  exchange_.run({HostOperation::kAllToAll, sent.dtype, 0, deadline}, Offer{sent, offsets_of(send_counts)}, false,
-                [&](const HostExchange::Window& window) {
+  const HostCall call{HostOperation::kAllToAll, sent.dtype, 0, deadline, ReduceOp::kSum, 0, recv_counts};
+  exchange_.run(call, Offer{sent, offsets_of(send_counts)}, false, [&](const HostExchange::Window& window) {
                   for (int r = 0; r < size(); ++r) {
                     const auto index = static_cast<std::size_t>(r);
                     copy(received, offsets[index] + window.begin(),

@@ -14,6 +14,9 @@ namespace {
 // Below this, copying to staging costs less than the second barrier that direct reading needs.
 constexpr std::int64_t kDirectBytes = 32 << 10;
 
+constexpr const char* kSameCalls =
+    "; make the same calls, with the same types and sizes, in the same order on every rank";
+
 const char* name_of(std::uint32_t operation) {
   constexpr std::array<const char*, 10> kNames = {"nothing", "all_reduce", "all_gather", "reduce_scatter",
                                                   "broadcast", "reduce",    "gather",     "scatter",
@@ -57,7 +60,7 @@ const std::byte* HostExchange::Window::block(int rank, std::size_t b) const {
   if (post.direct == 0) {
     return group.control.staging(exchange_.stage_parity_, rank) + static_cast<std::int64_t>(b) * exchange_.stride_bytes_;
   }
-  const std::int64_t offset = group.control.offset(exchange_.post_parity_, rank, static_cast<int>(b));
+  const std::int64_t offset = group.control.offsets(exchange_.post_parity_, rank)[b];
   return group.space.resolve(post.address) + (offset + begin_) * element;
 }
 
@@ -94,18 +97,39 @@ void HostExchange::post(const HostCall& call, const Offer& offer, bool stage_all
   }
   mine.direct = address.has_value() ? 1 : 0;
   mine.address = address.value_or(0);
-  for (std::size_t b = 0; address && b + 1 < offer.offsets.size(); ++b) {
-    group_->control.offset(post_parity_, group_->rank, static_cast<int>(b)) = offer.offsets[b];
-  }
+  mine.num_blocks = static_cast<std::int32_t>(offer.offsets.size() - 1);
+  std::copy(offer.offsets.begin(), offer.offsets.end() - 1, group_->control.offsets(post_parity_, group_->rank));
+  if (call.expected.empty()) return;
+  std::int64_t* offered = group_->control.offered(post_parity_, group_->rank);
+  for (std::size_t b = 0; b + 1 < offer.offsets.size(); ++b) offered[b] = offer.offsets[b + 1] - offer.offsets[b];
+  std::copy(call.expected.begin(), call.expected.end(), group_->control.expected(post_parity_, group_->rank));
 }
 
-void HostExchange::check_posts() const {
+// Every rank looks at everything, not only at what concerns it: all must come to the same verdict, or some would wait
+// for others that gave up.
+void HostExchange::check_posts(const HostCall& call) const {
   const Post& mine = posted(group_->rank);
   for (int rank = 0; rank < group_->size; ++rank) {
     if (same_call(mine, posted(rank))) continue;
     throw ConfigError("rank " + std::to_string(group_->rank) + " calls " + describe(mine) + " where rank " +
-                      std::to_string(rank) + " calls " + describe(posted(rank)) +
-                      "; make the same calls, with the same types and sizes, in the same order on every rank");
+                      std::to_string(rank) + " calls " + describe(posted(rank)) + kSameCalls);
+  }
+  if (!call.expected.empty()) check_lengths();
+}
+
+void HostExchange::check_lengths() const {
+  const ControlBlock& control = group_->control;
+  for (int from = 0; from < group_->size; ++from) {
+    const std::int64_t* offered = control.offered(post_parity_, from);
+    const bool one_for_each = posted(from).num_blocks > 1;
+    for (int to = 0; to < group_->size; ++to) {
+      const std::int64_t expected = control.expected(post_parity_, to)[from];
+      const std::int64_t found = offered[one_for_each ? to : 0];
+      if (expected == found || expected == kNotRead) continue;
+      throw ConfigError("in " + std::string(name_of(posted(from).operation)) + ", rank " + std::to_string(to) +
+                        " expects " + std::to_string(expected) + " elements of rank " + std::to_string(from) +
+                        ", which has " + std::to_string(found) + " for it" + kSameCalls);
+    }
   }
 }
 
@@ -142,7 +166,7 @@ void HostExchange::run(const HostCall& call, const Offer& offer, bool stage_all,
     if (!direct) stage(offer, begin);
     wait_for_all(call);
     if (begin == 0) {
-      check_posts();
+      check_posts(call);
       for (int rank = 0; rank < group_->size; ++rank) {
         longest = std::max(longest, posted(rank).longest);
         if (posted(rank).direct == 0) longest_staged = std::max(longest_staged, posted(rank).longest);
@@ -161,7 +185,7 @@ void HostExchange::run(const HostCall& call, const Offer& offer, bool stage_all,
 std::vector<std::byte*> HostExchange::reach_all(const HostCall& call, Buffer data) {
   post(call, Offer::one_block(data), false);
   wait_for_all(call);
-  check_posts();
+  check_posts(call);
   std::vector<std::byte*> addresses;
   for (int rank = 0; rank < group_->size; ++rank) {
     if (posted(rank).direct == 0) return {};

@@ -27,6 +27,9 @@ enum class HostOperation : std::uint32_t {
   kBarrier,
 };
 
+/// In `HostCall::expected`: this rank reads nothing of that one.
+constexpr std::int64_t kNotRead = -1;
+
 /// What identifies a collective: all ranks must post the same.
 struct HostCall {
   HostOperation operation;
@@ -35,6 +38,8 @@ struct HostCall {
   Deadline deadline;
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
+  /// Elements that this rank reads of each rank's block for it; empty where `count` says all there is to agree on.
+  Counts expected = {};
 };
 
 /// What this rank lets the others read: block b is elements [offsets[b], offsets[b + 1]) of `data`. There is one block,
@@ -93,7 +98,8 @@ class HostExchange {
  private:
   void post(const HostCall& call, const Offer& offer, bool stage_all);
   const Post& posted(int rank) const { return group_->control.post(post_parity_, rank); }
-  void check_posts() const;
+  void check_posts(const HostCall& call) const;
+  void check_lengths() const;
   void stage(const Offer& offer, std::int64_t begin);
 
   std::shared_ptr<HostGroup> group_;

@@ -21,7 +21,10 @@ struct HostTransport::Message {
   std::size_t moved = 0;     // bytes handed to, or taken from, the queue
   bool started = false;      // even an empty message is one piece
   std::uint32_t last = 0;    // outgoing: the piece whose taking completes the message
+  std::string fault;         // incoming: why it was thrown away; written before `done`
   std::atomic<bool> done = false;
+
+  bool complete() const { return started && moved == num_bytes; }
 };
 
 class HostTransport::HostTransfer : public Transfer {
@@ -38,7 +41,7 @@ class HostTransport::HostTransfer : public Transfer {
   }
 
   void wait(std::chrono::steady_clock::time_point at) override {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(at - std::chrono::steady_clock::now());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(at - std::chrono::steady_clock::now());
     const HostGroup& group = *transport_.group_;
     group.patience.wait(
         group.control.doorbell(group.rank), [this] { return test(); }, Deadline::after(left), [&] {
@@ -46,6 +49,7 @@ class HostTransport::HostTransfer : public Transfer {
                  std::to_string(message_->peer) + " (" + std::to_string(message_->moved) + " of " +
                  std::to_string(message_->num_bytes) + " bytes moved)";
         });
+    if (!message_->fault.empty()) throw ConfigError(message_->fault);
   }
 
  private:
@@ -114,9 +118,9 @@ bool HostTransport::push(Stream& stream, Message& message, Key key) {
   std::uint32_t posted = queue.posted.load(std::memory_order_relaxed);
   const auto direct = group_->space.publish(message.data, message.num_bytes);
   bool moved = false;
-  while ((!message.started || message.moved < message.num_bytes) &&
-         posted - queue.taken.load(std::memory_order_acquire) < PairQueue::kDepth) {
+  while (!message.complete() && posted - queue.taken.load(std::memory_order_acquire) < PairQueue::kDepth) {
     Piece& piece = queue.pieces[posted % PairQueue::kDepth];
+    piece.message_bytes = message.num_bytes;
     piece.num_bytes = direct ? message.num_bytes : std::min(kBounceBytes, message.num_bytes - message.moved);
     if (direct) {
       piece.address = *direct;
@@ -133,7 +137,7 @@ bool HostTransport::push(Stream& stream, Message& message, Key key) {
     moved = true;
   }
   if (moved) ring(key.second);
-  if (!message.started || message.moved < message.num_bytes) return false;
+  if (!message.complete()) return false;
   // From a bounce buffer the receiver takes when it likes; the caller's own memory must first have been read.
   const std::uint32_t taken = queue.taken.load(std::memory_order_acquire);
   if (direct && static_cast<std::int32_t>(taken - message.last) < 0) return false;
@@ -144,25 +148,26 @@ bool HostTransport::push(Stream& stream, Message& message, Key key) {
 bool HostTransport::pull(Message& message, Key key) {
   PairQueue& queue = group_->control.pair(key.first, key.second, group_->rank);
   bool moved = false;
-  while ((!message.started || message.moved < message.num_bytes) &&
-         queue.posted.load(std::memory_order_acquire) != queue.taken.load(std::memory_order_relaxed)) {
-    const std::uint32_t taken = queue.taken.load(std::memory_order_relaxed);
+  std::uint32_t taken = queue.taken.load(std::memory_order_relaxed);
+  while (!message.complete() && queue.posted.load(std::memory_order_acquire) != taken) {
     const Piece piece = queue.pieces[taken % PairQueue::kDepth];
-    if (message.moved + piece.num_bytes > message.num_bytes) {
-      throw ConfigError("rank " + std::to_string(group_->rank) + " expects " + std::to_string(message.num_bytes) +
-                        " bytes from rank " + std::to_string(message.peer) + ", which sent at least " +
-                        std::to_string(message.moved + piece.num_bytes) + "; receive into the shape that is sent");
+    if (!message.started && piece.message_bytes != message.num_bytes) {
+      // Taken all the same, and thrown away: the sender must not wait for ever, nor the next message be mistaken.
+      message.fault = "rank " + std::to_string(group_->rank) + " expects " + std::to_string(message.num_bytes) +
+                      " bytes from rank " + std::to_string(message.peer) + ", which sent " +
+                      std::to_string(piece.message_bytes) + "; receive into the shape that is sent";
+      message.num_bytes = piece.message_bytes;
     }
-    if (piece.num_bytes > 0) {
+    if (message.fault.empty() && piece.num_bytes > 0) {
       std::memcpy(message.data + message.moved, group_->space.resolve(piece.address), piece.num_bytes);
     }
     message.moved += piece.num_bytes;
     message.started = true;
-    queue.taken.store(taken + 1, std::memory_order_release);
+    queue.taken.store(++taken, std::memory_order_release);
     moved = true;
   }
   if (moved) ring(key.second);
-  if (!message.started || message.moved < message.num_bytes) return false;
+  if (!message.complete()) return false;
   message.done = true;
   return true;
 }
@@ -195,13 +200,7 @@ void HostTransport::serve() {
       if (stopping_) return;
     }
     const std::uint32_t seen = bell.load(std::memory_order_acquire);
-    try {
-      progress();
-    } catch (const Error&) {
-      // The transfer's own wait meets the same fault and reports it there.
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      continue;
-    }
+    progress();
     futex_wait(bell, seen, std::chrono::milliseconds(100));
   }
 }

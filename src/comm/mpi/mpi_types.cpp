@@ -79,8 +79,9 @@ MPI_Datatype mpi_type_of(c10::ScalarType dtype) {
     case c10::ScalarType::Char:
       return MPI_INT8_T;
     case c10::ScalarType::Byte:
-    case c10::ScalarType::Bool:
       return MPI_UINT8_T;
+    case c10::ScalarType::Bool:
+      return MPI_C_BOOL;
     default:
       throw ConfigError(std::string("the mpi backend does not move tensors of type ") + c10::toString(dtype));
   }
@@ -89,6 +90,9 @@ MPI_Datatype mpi_type_of(c10::ScalarType dtype) {
 MPI_Op mpi_op_of(ReduceOp op, c10::ScalarType dtype) {
   if (dtype == c10::ScalarType::Half) return custom_op_of<c10::ScalarType::Half>(op);
   if (dtype == c10::ScalarType::BFloat16) return custom_op_of<c10::ScalarType::BFloat16>(op);
+  if (dtype == c10::ScalarType::Bool) {  // MPI has no arithmetic on booleans
+    return op == ReduceOp::kMin || op == ReduceOp::kProduct ? MPI_LAND : MPI_LOR;
+  }
   return native_op_of(op);
 }
 

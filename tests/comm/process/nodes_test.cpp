@@ -1,0 +1,124 @@
+// Ranks of one machine that are told to be on several nodes.
+#include <tessera/comm/world.h>
+#include <tessera/core/error.h>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <sstream>
+#include <thread>
+
+#include "comm/process/roles.h"
+#include "support/require.h"
+
+namespace tessera::testing {
+namespace {
+
+std::vector<int> numbers_in(const std::string& list) {
+  std::vector<int> numbers;
+  std::istringstream stream(list);
+  for (std::string item; std::getline(stream, item, ',');) numbers.push_back(std::stoi(item));
+  return numbers;
+}
+
+void set(const char* name, std::int64_t value) { setenv(name, std::to_string(value).c_str(), 1); }
+
+/// Tells this process what a launcher would that put rank r on node nodes[r].
+void place(const std::vector<int>& nodes) {
+  const int rank = std::atoi(getenv("RANK"));
+  const int node = nodes[static_cast<std::size_t>(rank)];
+  set("NODE_RANK", node);
+  set("LOCAL_RANK", std::count(nodes.begin(), nodes.begin() + rank, node));
+  set("LOCAL_WORLD_SIZE", std::count(nodes.begin(), nodes.end(), node));
+}
+
+void check_topology(const World& world, const std::vector<int>& nodes) {
+  for (int rank = 0; rank < world.size(); ++rank) {
+    require(
+        world.topology().node_of(rank) == nodes[static_cast<std::size_t>(rank)],
+        "rank " + std::to_string(rank) + " is thought to be on node " + std::to_string(world.topology().node_of(rank)));
+  }
+  require(world.num_nodes() == *std::max_element(nodes.begin(), nodes.end()) + 1, "the number of nodes is wrong");
+  require(world.local_size() == std::count(nodes.begin(), nodes.end(), world.node()), "the local size is wrong");
+}
+
+void check_sums(const Communicator& comm) {
+  const int size = comm.size();
+  for (const auto strategy : {CommunicationStrategy::kAllReduce, CommunicationStrategy::kHierarchical,
+                              CommunicationStrategy::kAdaptive, CommunicationStrategy::kRing}) {
+    const auto with = comm.with_strategy(strategy);
+    const std::string what(to_string(strategy));
+    for (const std::int64_t count : {1, 7, 40'000}) {
+      at::Tensor sum = at::full({count}, comm.rank() + 1.0F);
+      with.all_reduce(sum);
+      require(at::equal(sum, at::full({count}, size * (size + 1) / 2.0F)), "wrong all_reduce by " + what);
+    }
+    const at::Tensor order = with.all_gather(at::full({comm.rank() + 1}, comm.rank(), at::kInt), 0, {1, 2, 3, 4});
+    std::vector<int> expected;
+    for (int rank = 0; rank < size; ++rank) expected.insert(expected.end(), static_cast<std::size_t>(rank) + 1, rank);
+    require(at::equal(order, at::tensor(expected, at::kInt)), "wrong all_gather by " + what);
+    const at::Tensor piece = with.reduce_scatter(at::arange(10, at::kFloat), ReduceOp::kAvg, 0, {1, 2, 3, 4});
+    const std::int64_t begin = comm.rank() * (comm.rank() + 1) / 2;
+    require(at::allclose(piece, at::arange(10, at::kFloat).narrow(0, begin, comm.rank() + 1)),
+            "wrong reduce_scatter by " + what);
+    at::Tensor told = at::full({5}, comm.rank(), at::kLong);
+    with.broadcast(told, size - 1);
+    require(told[4].item<int>() == size - 1, "wrong broadcast by " + what);
+    with.barrier();
+  }
+}
+
+}  // namespace
+
+/// Arguments: the node of each rank; "told" in front when the launcher has told it already.
+void check_nodes(const Arguments& arguments) {
+  const auto nodes = numbers_in(arguments.back());
+  if (arguments.front() != "told") place(nodes);
+  const World world = init();
+  check_topology(world, nodes);
+  require(world.comm().backend() == "gloo", "between nodes the backend is " + world.comm().backend());
+  const auto inside = world.comm().split_by([&](int rank) { return world.topology().node_of(rank); }, "node");
+  require(inside.backend() == "shm", "inside a node the backend is " + inside.backend());
+  at::Tensor sum = at::ones({3}, at::kLong);
+  inside.all_reduce(sum);
+  require(sum[0].item<int>() == world.local_size(), "the ranks of the node are not those of the group");
+  check_sums(world.comm());
+}
+
+void check_one_node_only(const Arguments& arguments) {
+  place(numbers_in(arguments.at(0)));
+  const World world = init(WorldOptions().backend("shm"));
+  try {
+    world.comm().barrier();
+  } catch (const ConfigError& error) {
+    require(std::string(error.what()).find("spans several") != std::string::npos, error.what());
+    // Rank 0 holds the store that the others may still be reading.
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    return;
+  }
+  throw std::runtime_error("shared memory between nodes was not refused");
+}
+
+namespace {
+
+TEST(Nodes, InBlocksUseSharedMemoryInsideAndGlooBetween) {
+  auto job = job_of(4, "nodes", {"told", "0,0,1,1"});
+  job.ranks_per_node = 2;
+  expect_success(job);
+}
+
+TEST(Nodes, DealtInTurnsAreFound) { expect_success(job_of(4, "nodes", {"0,1,0,1"})); }
+
+TEST(Nodes, OfAnyShapeAreFound) {
+  for (const char* nodes : {"0,0,1,0", "1,0,0,1", "0,1,2,0"}) {
+    SCOPED_TRACE(nodes);
+    expect_success(job_of(4, "nodes", {nodes}));
+  }
+}
+
+TEST(Nodes, AreNotSpannedBySharedMemory) { expect_success(job_of(2, "one_node_only", {"0,1"})); }
+
+}  // namespace
+}  // namespace tessera::testing

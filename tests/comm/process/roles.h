@@ -1,0 +1,26 @@
+#pragma once
+
+#include "support/process_roles.h"
+
+// What the ranks of these tests do. Each is defined beside the test that spawns it.
+namespace tessera::testing {
+
+void check_averages(const Arguments& arguments);
+void check_booleans(const Arguments& arguments);
+void check_custom_transport(const Arguments& arguments);
+void check_dropped_receive(const Arguments& arguments);
+void check_dropped_sends(const Arguments& arguments);
+void check_gloo_timeout(const Arguments& arguments);
+void check_init(const Arguments& arguments);
+void check_init_only(const Arguments& arguments);
+void check_loss(const Arguments& arguments);
+void check_memory(const Arguments& arguments);
+void check_nodes(const Arguments& arguments);
+void check_one_node_only(const Arguments& arguments);
+void check_progress(const Arguments& arguments);
+void check_reducer_role(const Arguments& arguments);
+void check_restart(const Arguments& arguments);
+void check_sends_to_nobody(const Arguments& arguments);
+void check_unreceived(const Arguments& arguments);
+
+}  // namespace tessera::testing
