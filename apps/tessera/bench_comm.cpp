@@ -60,8 +60,8 @@ void run_rank(const Settings& settings) {
 }
 
 std::vector<std::string> rank_command(const Settings& settings, const std::string& result) {
-  std::vector<std::string> command{launch::own_path(), "bench", "comm", "--as-rank", result, "--rounds",
-                                   std::to_string(settings.rounds)};
+  std::vector<std::string> command{
+      launch::own_path(), "bench", "comm", "--as-rank", result, "--rounds", std::to_string(settings.rounds)};
   for (const auto size : settings.sizes) command.insert(command.end(), {"--sizes", std::to_string(size)});
   for (const auto& only : settings.only) command.insert(command.end(), {"--only", only});
   if (!settings.table.empty()) command.insert(command.end(), {"--write-table", settings.table});
@@ -85,8 +85,9 @@ Json measure(const Settings& settings, int num_ranks) {
   job.timeout = std::chrono::minutes(15);
   job.command = rank_command(settings, result);
   if (settings.mpirun && in_path("mpirun")) {
-    std::vector<std::string> mpirun{"mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
-                                    "--mca",  "btl",                 "self,vader",      "-np",       std::to_string(num_ranks)};
+    std::vector<std::string> mpirun{
+        "mpirun", "--allow-run-as-root",    "--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,vader",
+        "-np",    std::to_string(num_ranks)};
     job.command.insert(job.command.begin(), mpirun.begin(), mpirun.end());
     job.launcher_variables = false;
   } else {
@@ -116,8 +117,8 @@ void print_table(const Json& samples) {
     const int ranks = sample["ranks"].get<int>();
     const std::string title = size_text(bytes) + " on " + std::to_string(ranks) + " ranks";
     if (title != heading) {
-      std::printf("\n%s\n  %-15s %-10s %12s %25s %10s\n", title.c_str(), "operation", "by", "median us",
-                  "range us", "bus GB/s");
+      std::printf("\n%s\n  %-15s %-10s %12s %25s %10s\n", title.c_str(), "operation", "by", "median us", "range us",
+                  "bus GB/s");
       heading = title;
     }
     const double middle = median(seconds);

@@ -17,9 +17,9 @@ Call::Call(std::shared_ptr<Group> group, const char* operation, const at::Tensor
   state_->sequence = group->next_sequence();
   state_->group = std::move(group);
   const bool has_data = about.defined();
-  state_->ticket = state_->group->world().calls.begin(
-      state_->group->name(), state_->sequence, operation, has_data ? c10::toString(about.scalar_type()) : "",
-      has_data ? static_cast<std::int64_t>(about.nbytes()) : 0, where);
+  state_->ticket = state_->group->world().calls.begin(state_->group->name(), state_->sequence, operation,
+                                                      has_data ? c10::toString(about.scalar_type()) : "",
+                                                      has_data ? static_cast<std::int64_t>(about.nbytes()) : 0, where);
 }
 
 Call& Call::keep(at::Tensor tensor) {
@@ -52,9 +52,9 @@ Communicator::Sizes checked_sizes(Call& call, const Communicator::Sizes& sizes, 
                                              "; pass the size of each rank's piece");
     return Communicator::Sizes(static_cast<std::size_t>(num_ranks), total / num_ranks);
   }
-  call.require(static_cast<int>(sizes.size()) == num_ranks, "expected one size for each of " +
-                                                                std::to_string(num_ranks) + " ranks, found " +
-                                                                std::to_string(sizes.size()));
+  call.require(
+      static_cast<int>(sizes.size()) == num_ranks,
+      "expected one size for each of " + std::to_string(num_ranks) + " ranks, found " + std::to_string(sizes.size()));
   const std::int64_t sum = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
   call.require(sum == total, "the sizes add up to " + std::to_string(sum) + ", the tensor has " +
                                  std::to_string(total) + " along that dimension");

@@ -6,8 +6,8 @@ std::string to_string(const CallRecord& record) {
   const char* state = record.state == CallState::kStarted ? "started"
                       : record.state == CallState::kDone  ? "done"
                                                           : "failed";
-  std::string text = std::string(record.operation) + " #" + std::to_string(record.sequence) + " of group " +
-                     record.group;
+  std::string text =
+      std::string(record.operation) + " #" + std::to_string(record.sequence) + " of group " + record.group;
   if (record.num_bytes > 0) text += ", " + std::to_string(record.num_bytes) + " bytes of " + record.dtype;
   return text + ", at " + record.file + ":" + std::to_string(record.line) + " (" + state + ")";
 }

@@ -38,9 +38,7 @@ inline void give_back(Call& call, const at::Tensor& rows, std::int64_t dim) {
   call.result(result).then([rows, dim, result] { result.copy_(rows.movedim(0, dim)); });
 }
 
-inline std::int64_t elements_per_row(const at::Tensor& rows) {
-  return c10::multiply_integers(rows.sizes().slice(1));
-}
+inline std::int64_t elements_per_row(const at::Tensor& rows) { return c10::multiply_integers(rows.sizes().slice(1)); }
 
 inline bool all_same(const Communicator::Sizes& sizes) {
   return std::all_of(sizes.begin(), sizes.end(), [&](std::int64_t size) { return size == sizes.front(); });

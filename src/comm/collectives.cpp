@@ -150,8 +150,8 @@ void Communicator::all_gather_into(at::Tensor whole, const at::Tensor& piece, co
 
 // ---- reduce_scatter -------------------------------------------------------------------------------------------------
 
-Work Communicator::start_reduce_scatter_into(Call& call, const at::Tensor& piece, const at::Tensor& whole,
-                                             ReduceOp op, const Sizes& counts, bool async) const {
+Work Communicator::start_reduce_scatter_into(Call& call, const at::Tensor& piece, const at::Tensor& whole, ReduceOp op,
+                                             const Sizes& counts, bool async) const {
   auto options = options_for<c10d::ReduceScatterOptions>(settings_.timeout, async);
   options.reduceOp = comm::to_c10d(op);
   check_op(call, whole, op);
@@ -214,8 +214,7 @@ void Communicator::reduce_scatter_into(at::Tensor piece, const at::Tensor& whole
 Work Communicator::start_barrier(bool async, const Where& where) const {
   Call call(group_, "barrier", at::Tensor(), settings_.timeout, where);
   return call.start([&] {
-    return group_->backend(settings_.strategy, 0)
-        .barrier(options_for<c10d::BarrierOptions>(settings_.timeout, async));
+    return group_->backend(settings_.strategy, 0).barrier(options_for<c10d::BarrierOptions>(settings_.timeout, async));
   });
 }
 void Communicator::barrier(Where where) const { start_barrier(false, where).wait(); }

@@ -18,8 +18,7 @@ class Connector {
   virtual bool moves_data() const { return true; }
   /// The ring or the tree on the messages of a connected group.
   virtual std::shared_ptr<CollectiveEngine> message_engine(CommunicationStrategy strategy,
-                                                           const ConnectRequest& request,
-                                                           const Connection& connection);
+                                                           const ConnectRequest& request, const Connection& connection);
 };
 
 }  // namespace tessera::comm

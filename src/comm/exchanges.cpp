@@ -94,8 +94,8 @@ Work Communicator::start_all_to_all(const at::Tensor& tensor, std::int64_t dim, 
   at::Tensor received = with_rows(rows, arriving);
   give_back(call, received, dim);
   return call.keep(rows).keep(received).start([&] {
-    return group_->connection().backend->alltoall_base(
-        received, rows, in, out, options_for<c10d::AllToAllOptions>(settings_.timeout, async));
+    return group_->connection().backend->alltoall_base(received, rows, in, out,
+                                                       options_for<c10d::AllToAllOptions>(settings_.timeout, async));
   });
 }
 

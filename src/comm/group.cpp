@@ -23,8 +23,8 @@ Group::Group(std::shared_ptr<comm::WorldContext> world, std::string name, std::v
   }
   rank_ = static_cast<int>(self - ranks_.begin());
   const int node = world_->topology.node_of(world_->rank);
-  spans_nodes_ = std::any_of(ranks_.begin(), ranks_.end(),
-                             [&](int rank) { return world_->topology.node_of(rank) != node; });
+  spans_nodes_ =
+      std::any_of(ranks_.begin(), ranks_.end(), [&](int rank) { return world_->topology.node_of(rank) != node; });
 }
 
 Group::~Group() {

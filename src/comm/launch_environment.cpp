@@ -57,10 +57,12 @@ LaunchEnvironment from_torchrun(const GetVariable& get) {
   launch.rank = variables.required("RANK");
   launch.size = variables.required("WORLD_SIZE");
   launch.local_size = variables.number("LOCAL_WORLD_SIZE").value_or(launch.size);
-  launch.local_rank = variables.number("LOCAL_RANK").value_or(launch.local_size > 0 ? launch.rank % launch.local_size : 0);
-  launch.node = variables.number("NODE_RANK")
-                    .value_or(variables.number("GROUP_RANK")
-                                  .value_or(launch.local_size > 0 ? launch.rank / launch.local_size : 0));
+  launch.local_rank =
+      variables.number("LOCAL_RANK").value_or(launch.local_size > 0 ? launch.rank % launch.local_size : 0);
+  launch.node =
+      variables.number("NODE_RANK")
+          .value_or(
+              variables.number("GROUP_RANK").value_or(launch.local_size > 0 ? launch.rank / launch.local_size : 0));
   read_master(variables, launch);
   if (launch.size > 1 && (launch.master_address.empty() || launch.master_port == 0)) {
     throw ConfigError("WORLD_SIZE is " + std::to_string(launch.size) +
@@ -147,9 +149,11 @@ LaunchEnvironment from_srun(const GetVariable& get) {
   if (launch.master_port == 0) {
     // srun reserves no port unless asked to; a job's number spreads jobs over a range.
     const auto reserved = variables.text("SLURM_STEP_RESV_PORTS");
-    launch.master_port = reserved ? std::atoi(reserved->c_str())
-                                  : 20000 + (variables.required("SLURM_JOB_ID") * 16 +
-                                             variables.number("SLURM_STEP_ID").value_or(0) % 16) % 20000;
+    launch.master_port =
+        reserved
+            ? std::atoi(reserved->c_str())
+            : 20000 + (variables.required("SLURM_JOB_ID") * 16 + variables.number("SLURM_STEP_ID").value_or(0) % 16) %
+                          20000;
   }
   return launch;
 }

@@ -18,8 +18,7 @@ namespace tessera::comm {
 ProcessConnector::ProcessConnector(Settings settings) : settings_(std::move(settings)) {
   constexpr std::array<const char*, 6> kBackends = {"auto", "shm", "gloo", "mpi", "nccl", "custom"};
   if (std::find(kBackends.begin(), kBackends.end(), settings_.backend) == kBackends.end()) {
-    throw ConfigError("there is no backend \"" + settings_.backend +
-                      "\"; choose auto, shm, gloo, mpi, nccl or custom");
+    throw ConfigError("there is no backend \"" + settings_.backend + "\"; choose auto, shm, gloo, mpi, nccl or custom");
   }
   if ((settings_.backend == "custom") != static_cast<bool>(settings_.custom)) {
     throw ConfigError("the backend \"custom\" and a transport factory go together: give both or neither");
@@ -82,8 +81,8 @@ Connection ProcessConnector::connect_custom(const ConnectRequest& request) const
   if (!connection.transport) throw ConfigError("the transport factory returned nothing for group " + request.group);
   connection.backend = c10::make_intrusive<EngineBackend>(
       request.rank, request.size,
-      std::make_shared<RingEngine>(connection.transport, request.rank, request.size, kBackendChannel), connection.transport,
-      request.timeout);
+      std::make_shared<RingEngine>(connection.transport, request.rank, request.size, kBackendChannel),
+      connection.transport, request.timeout);
   connection.is_zero_copy = [](const void*, std::size_t) { return false; };
   return connection;
 }

@@ -46,8 +46,9 @@ c10::intrusive_ptr<c10d::Store> told_by_launcher(const LaunchEnvironment& launch
 /// mpirun tells no address; rank 0 chooses one and MPI tells it.
 c10::intrusive_ptr<c10d::Store> told_by_mpi(LaunchEnvironment& launch, std::chrono::milliseconds timeout) {
   if (!has_mpi()) {
-    throw ConfigError("mpirun gives no rendezvous address and this build has no MPI to ask; set MASTER_ADDR and "
-                      "MASTER_PORT (mpirun -x MASTER_ADDR=... -x MASTER_PORT=...)");
+    throw ConfigError(
+        "mpirun gives no rendezvous address and this build has no MPI to ask; set MASTER_ADDR and "
+        "MASTER_PORT (mpirun -x MASTER_ADDR=... -x MASTER_PORT=...)");
   }
   const bool one_node = launch.local_size == launch.size;
   Listener listener;

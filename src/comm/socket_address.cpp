@@ -113,8 +113,8 @@ Listener listen_on(const std::string& address, int port) {
   const int on = 1;
   setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (bind(socket.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 || listen(socket.get(), SOMAXCONN) != 0) {
-    throw ConfigError("rank 0 cannot listen on " + address + ":" + std::to_string(port) + ": " +
-                      std::strerror(errno) + "; MASTER_ADDR must be an address of rank 0's host, MASTER_PORT a free port");
+    throw ConfigError("rank 0 cannot listen on " + address + ":" + std::to_string(port) + ": " + std::strerror(errno) +
+                      "; MASTER_ADDR must be an address of rank 0's host, MASTER_PORT a free port");
   }
   Listener listener;
   listener.port = port_of(socket.get());

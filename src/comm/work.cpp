@@ -17,9 +17,9 @@ Work::State::~State() {
 }
 
 std::string Work::State::describe() const {
-  return std::string(operation) + " #" + std::to_string(sequence) + " of group " + group->name() +
-         ", called on rank " + std::to_string(group->rank()) + " of " + std::to_string(group->size()) + " at " +
-         where.file_name() + ":" + std::to_string(where.line());
+  return std::string(operation) + " #" + std::to_string(sequence) + " of group " + group->name() + ", called on rank " +
+         std::to_string(group->rank()) + " of " + std::to_string(group->size()) + " at " + where.file_name() + ":" +
+         std::to_string(where.line());
 }
 
 void Work::State::rethrow() {

@@ -25,13 +25,13 @@ struct Work::State {
   std::uint64_t sequence = 0;
   std::uint64_t ticket = 0;
 
-  c10::intrusive_ptr<c10d::Work> work;   ///< one of these two
+  c10::intrusive_ptr<c10d::Work> work;  ///< one of these two
   std::unique_ptr<Transfer> transfer;
-  std::vector<at::Tensor> kept;          ///< inputs that must outlive the operation
+  std::vector<at::Tensor> kept;  ///< inputs that must outlive the operation
   at::Tensor result;
-  std::function<void()> finish;          ///< runs once, after success
+  std::function<void()> finish;  ///< runs once, after success
   bool finished = false;
-  std::exception_ptr failure;            ///< what every wait throws
+  std::exception_ptr failure;  ///< what every wait throws
 
   ~State();
 

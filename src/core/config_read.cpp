@@ -5,13 +5,13 @@
 #include "core/nearest_key.h"
 #include "core/quoting.h"
 
-#include <toml++/toml.h>
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <optional>
 #include <sstream>
 #include <system_error>
+#include <toml++/toml.h>
 
 namespace tessera {
 namespace {

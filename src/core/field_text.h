@@ -10,7 +10,8 @@ namespace tessera {
 /// What a flag says for `value`.
 std::string field_text(const FieldValue& value);
 
-/// The value of `type` that `text` says, as field_text() writes it. Throws ConfigError with what was expected and found.
+/// The value of `type` that `text` says, as field_text() writes it. Throws ConfigError with what was expected and
+/// found.
 FieldValue parse_field_text(FieldType type, std::string_view text);
 
 /// Checks the choices and stores. Throws ConfigError, without the key: callers know best how to point at the field.

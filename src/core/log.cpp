@@ -2,12 +2,12 @@
 #include <tessera/core/log.h>
 #include "core/quoting.h"
 
+#include <algorithm>
+#include <mutex>
 #include <spdlog/logger.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
-#include <algorithm>
-#include <mutex>
 #include <string>
 #include <utility>
 

@@ -16,7 +16,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 /// The candidate nearest to `word`, the first of equals; none when all differ in more than half of their letters.
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates);
 
-/// The full names of the tables that the fields lie in ("world", "world.retry"), in order of appearance; "" is left out.
+/// The full names of the tables that the fields lie in ("world", "world.retry"), in order of appearance; "" is left
+/// out.
 std::vector<std::string> section_names(const FieldTable& fields);
 
 /// The part of a dotted key before its last dot ("" if there is none), and the part behind it.

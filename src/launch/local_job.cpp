@@ -87,7 +87,7 @@ int start(std::vector<std::string> arguments, std::vector<std::string> environme
   posix_spawn_file_actions_adddup2(&actions, output, STDERR_FILENO);
   pid_t process = 0;
   const int code = posix_spawnp(&process, arguments[0].c_str(), &actions, nullptr, pointers(arguments).data(),
-                               pointers(environment).data());
+                                pointers(environment).data());
   posix_spawn_file_actions_destroy(&actions);
   if (code != 0) throw ConfigError("the program " + arguments[0] + " cannot be started: " + std::strerror(code));
   return process;
@@ -134,8 +134,8 @@ std::vector<RankResult> run(const LocalJob& job) {
   std::vector<OutputFile> outputs(static_cast<std::size_t>(job.num_ranks));
   std::vector<int> processes;
   for (int rank = 0; rank < job.num_ranks; ++rank) {
-    processes.push_back(start(job.command, environment_for(job, rank, port),
-                              outputs[static_cast<std::size_t>(rank)].descriptor()));
+    processes.push_back(
+        start(job.command, environment_for(job, rank, port), outputs[static_cast<std::size_t>(rank)].descriptor()));
   }
   if (job.when_started) job.when_started(processes);
   std::vector<RankResult> results(static_cast<std::size_t>(job.num_ranks));

@@ -130,7 +130,7 @@ void run_movements(const Communicator& comm, at::ScalarType dtype, std::int64_t 
   tally.check(name("all_gather in place"), compare_equal(in_place, whole));
 
   const at::Tensor gathered = comm.gather(piece, root, 0, pieces);
-  tally.check(name("gather uneven"), comm.rank() == root       ? compare_equal(gathered, whole)
+  tally.check(name("gather uneven"), comm.rank() == root  ? compare_equal(gathered, whole)
                                      : gathered.defined() ? "a tensor where none belongs"
                                                           : "");
   const at::Tensor gathered_even = comm.gather(even, 0);
@@ -148,7 +148,8 @@ void run_movements(const Communicator& comm, at::ScalarType dtype, std::int64_t 
   // Every rank cuts its tensor into the same uneven pieces, so rank r receives piece r of everyone.
   const std::vector<std::int64_t> arriving(static_cast<std::size_t>(n), pieces[me]);
   from_each.clear();
-  for (const auto& input : inputs.of_rank) from_each.push_back(input.narrow(0, offset_of(pieces, comm.rank()), pieces[me]));
+  for (const auto& input : inputs.of_rank)
+    from_each.push_back(input.narrow(0, offset_of(pieces, comm.rank()), pieces[me]));
   tally.check(name("all_to_all uneven"),
               compare_equal(comm.all_to_all(inputs.of_rank[me], 0, pieces, arriving), at::cat(from_each)));
 

@@ -42,8 +42,9 @@ void run_concurrent(const Communicator& comm, at::ScalarType dtype, std::int64_t
   for (std::size_t i = 0; i < 12; ++i) {
     const ReduceOp op = kOps[i % kOps.size()];
     inputs.push_back(make_inputs(dtype, count + static_cast<std::int64_t>(i), comm.size(), true, op));
-    at::Tensor tensor = i % 2 == 0 ? comm.empty({count + static_cast<std::int64_t>(i)}, at::TensorOptions().dtype(dtype))
-                                   : at::empty({count + static_cast<std::int64_t>(i)}, at::TensorOptions().dtype(dtype));
+    at::Tensor tensor = i % 2 == 0
+                            ? comm.empty({count + static_cast<std::int64_t>(i)}, at::TensorOptions().dtype(dtype))
+                            : at::empty({count + static_cast<std::int64_t>(i)}, at::TensorOptions().dtype(dtype));
     tensor.copy_(inputs.back().of_rank[index_of(comm)]);
     tensors.push_back(tensor);
     works.push_back(comm.all_reduce_async(tensor, op));
@@ -94,7 +95,8 @@ void run_shapes(const Communicator& comm, Tally& tally) {
   expect_refused("a root that is no rank", tally, [&] { comm.broadcast(at::ones({2}), n); });
   expect_refused("a dim that is none", tally, [&] { comm.all_gather(at::ones({2}), 3); });
   expect_refused("sizes that do not add up", tally, [&] {
-    comm.reduce_scatter(at::ones({4 * n}), ReduceOp::kSum, 0, std::vector<std::int64_t>(static_cast<std::size_t>(n), 3));
+    comm.reduce_scatter(at::ones({4 * n}), ReduceOp::kSum, 0,
+                        std::vector<std::int64_t>(static_cast<std::size_t>(n), 3));
   });
   expect_refused("too few sizes", tally, [&] {
     comm.all_gather(at::ones({2}), 0, std::vector<std::int64_t>(static_cast<std::size_t>(n) + 1, 2));

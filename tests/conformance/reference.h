@@ -21,7 +21,8 @@ struct Inputs {
 /// `count` elements on each of `num_ranks` ranks. Exact ones are 0..4, or 1 and 2 for a product; the others normal.
 Inputs make_inputs(at::ScalarType dtype, std::int64_t count, int num_ranks, bool exact, ReduceOp op);
 
-/// Empty if `got` is the reduction of elements [begin, ...), else what is wrong. Inexact sums may be off by n * eps * the sum of magnitudes.
+/// Empty if `got` is the reduction of elements [begin, ...), else what is wrong. Inexact sums may be off by n * eps *
+/// the sum of magnitudes.
 std::string compare_reduced(const at::Tensor& got, const Inputs& inputs, std::int64_t begin = 0);
 /// Empty if both are the same to the bit.
 std::string compare_equal(const at::Tensor& got, const at::Tensor& expected);

@@ -1,8 +1,8 @@
 #include <tessera/core/config_file.h>
 #include "sample_options.h"
 
-#include <gtest/gtest.h>
 #include <cmath>
+#include <gtest/gtest.h>
 #include <limits>
 
 namespace tessera {

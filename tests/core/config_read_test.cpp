@@ -2,10 +2,10 @@
 #include <tessera/core/error.h>
 #include "sample_options.h"
 
-#include <gtest/gtest.h>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 namespace tessera {

@@ -11,7 +11,7 @@
 // What LibTorch's TORCH_ARG makes: core must not include it, but its options types look like this.
 #define SAMPLE_ARG(T, name)                       \
  public:                                          \
-  auto name(T value)->decltype(*this) {           \
+  auto name(T value) -> decltype(*this) {         \
     this->name##_ = std::move(value);             \
     return *this;                                 \
   }                                               \
@@ -63,7 +63,7 @@ struct SampleOptions {
   SAMPLE_ARG(double, rate) = 0.5;
   SAMPLE_ARG(std::string, name) = "";
   SAMPLE_ARG(std::chrono::milliseconds, wait) = std::chrono::minutes(2);
-  SAMPLE_ARG(std::vector<std::string>, axes) = {"dp", "tp"};
+  SAMPLE_ARG(std::vector<std::string>, axes) = { "dp", "tp" };
   SAMPLE_ARG(std::vector<std::int64_t>, sizes) = {};
   SAMPLE_ARG(Shape, shape) = Shape::kTree;
 

@@ -44,10 +44,10 @@ class Communicator {
 
   int rank() const;  ///< of this process in this group
   int size() const;
-  int world_rank() const;                        ///< of this process in the world
-  int world_rank_of(int group_rank) const;       ///< of another member
-  const std::string& name() const;               ///< of the group: "world", "world/dp.3"
-  std::string backend() const;                   ///< "gloo", "mpi", "shm", "threads", "fake", "nccl", or a custom name
+  int world_rank() const;                   ///< of this process in the world
+  int world_rank_of(int group_rank) const;  ///< of another member
+  const std::string& name() const;          ///< of the group: "world", "world/dp.3"
+  std::string backend() const;              ///< "gloo", "mpi", "shm", "threads", "fake", "nccl", or a custom name
   std::chrono::milliseconds timeout() const;
   CommunicationStrategy strategy() const;
 

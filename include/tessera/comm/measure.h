@@ -11,7 +11,7 @@ namespace tessera {
 /// What `tessera bench comm` measures.
 struct MeasureCommOptions {
   /// Bytes of the whole tensor: of an all_reduce, of an all_gather's result, of a reduce_scatter's input.
-  TORCH_ARG(std::vector<std::int64_t>, sizes) = {4 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20};
+  TORCH_ARG(std::vector<std::int64_t>, sizes) = { 4 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20 };
   /// How often every contestant is measured; they take turns.
   TORCH_ARG(std::int64_t, rounds) = 9;
   /// About how long one sample takes.
@@ -28,8 +28,8 @@ struct CommSample {
   std::vector<double> seconds;  ///< an operation, of the slowest rank, in each round
 };
 
-/// Measures every backend and algorithm that works here, beside bare Gloo, bare MPI and a plain copy of the bytes that a
-/// rank has to touch. Collective: over the world. The result is complete on rank 0.
+/// Measures every backend and algorithm that works here, beside bare Gloo, bare MPI and a plain copy of the bytes that
+/// a rank has to touch. Collective: over the world. The result is complete on rank 0.
 std::vector<CommSample> measure_comm(const World& world, const MeasureCommOptions& options = {});
 
 /// The bytes that each rank sends and receives at least, as nccl-tests count them, divided by the time.

@@ -40,8 +40,8 @@ class Transport {
 
 /// What a backend is told about the group it is made for.
 struct GroupSpec {
-  std::string name;          ///< unique in the job: a good prefix for keys
-  int rank = 0;              ///< of this process in the group
+  std::string name;  ///< unique in the job: a good prefix for keys
+  int rank = 0;      ///< of this process in the group
   int size = 1;
   std::vector<int> world_ranks;  ///< of the members, in group order
   /// The job's rendezvous: `set` publishes, `get` blocks until somebody did. Keys are private to the group.

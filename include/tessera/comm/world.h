@@ -60,8 +60,8 @@ class World {
 };
 
 /// The world that the launcher's variables describe: `tessera run` and torchrun (RANK, WORLD_SIZE, LOCAL_RANK,
-/// MASTER_ADDR, ...), mpirun of Open MPI (OMPI_COMM_WORLD_*) and of MPICH (PMI_*, MPI_LOCAL*), srun (SLURM_*). A process
-/// started with none of them is a world of one.
+/// MASTER_ADDR, ...), mpirun of Open MPI (OMPI_COMM_WORLD_*) and of MPICH (PMI_*, MPI_LOCAL*), srun (SLURM_*). A
+/// process started with none of them is a world of one.
 /// Collective: over all processes of the job. Blocks: until every process has called it.
 /// Throws ConfigError for contradictory variables, CommError when a process does not come in time.
 World init(const WorldOptions& options = {});

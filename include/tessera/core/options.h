@@ -62,8 +62,9 @@ class FieldTable {
 namespace detail {
 
 template <class M>
-concept FieldMember = std::same_as<M, bool> || std::same_as<M, int> || std::same_as<M, std::int64_t> ||
-    std::same_as<M, double> || std::same_as<M, std::string> || std::same_as<M, std::chrono::milliseconds> ||
+concept FieldMember =
+    std::same_as<M, bool> || std::same_as<M, int> || std::same_as<M, std::int64_t> || std::same_as<M, double> ||
+    std::same_as<M, std::string> || std::same_as<M, std::chrono::milliseconds> ||
     std::same_as<M, std::vector<std::string>> || std::same_as<M, std::vector<std::int64_t>>;
 
 template <class M>
@@ -113,18 +114,18 @@ class FieldList : public FieldTable {
   using FieldTable::FieldTable;
 
   template <detail::FieldMember M>
-  FieldList& add(std::string key, M T::*member, std::string help) {
+  FieldList& add(std::string key, M T::* member, std::string help) {
     return add_member(std::move(key), member, {}, std::move(help));
   }
 
   /// A string that must be one of `choices`.
-  FieldList& add_choice(std::string key, std::string T::*member, std::vector<std::string> choices, std::string help) {
+  FieldList& add_choice(std::string key, std::string T::* member, std::vector<std::string> choices, std::string help) {
     return add_member(std::move(key), member, std::move(choices), std::move(help));
   }
 
   /// An enum, written by name. `names` lists every enumerator that the member may hold.
   template <detail::EnumMember E>
-  FieldList& add_enum(std::string key, E T::*member,
+  FieldList& add_enum(std::string key, E T::* member,
                       const std::vector<std::pair<std::string, std::type_identity_t<E>>>& names, std::string help) {
     detail::EnumNames numbers;
     std::vector<std::string> choices;
@@ -143,7 +144,7 @@ class FieldList : public FieldTable {
 
   /// All fields of another options type, as the TOML table `[key]` and with keys `key.field`.
   template <class S>
-  FieldList& section(const std::string& key, S T::*member, const FieldList<S>& inner) {
+  FieldList& section(const std::string& key, S T::* member, const FieldList<S>& inner) {
     for (const Field& field : inner.fields()) {
       auto get = [member, get_inner = field.get](const void* options) {
         return get_inner(&(static_cast<const T*>(options)->*member));
@@ -165,7 +166,7 @@ class FieldList : public FieldTable {
 
  private:
   template <detail::FieldMember M>
-  FieldList& add_member(std::string key, M T::*member, std::vector<std::string> choices, std::string help) {
+  FieldList& add_member(std::string key, M T::* member, std::vector<std::string> choices, std::string help) {
     auto get = [member](const void* options) {
       return detail::to_field_value(static_cast<const T*>(options)->*member);
     };

@@ -20,8 +20,8 @@ struct LocalJob {
   std::vector<std::string> command;  ///< the program and its arguments
   std::chrono::seconds timeout{120};
   std::map<std::string, std::string> variables;  ///< besides, or instead of, the launcher's
-  bool launcher_variables = true;  ///< off when `command` is itself a launcher
-  int ranks_per_node = 0;  ///< 0: all on one
+  bool launcher_variables = true;                ///< off when `command` is itself a launcher
+  int ranks_per_node = 0;                        ///< 0: all on one
   /// Called once all ranks run, with their process ids.
   std::function<void(const std::vector<int>& processes)> when_started;
 };

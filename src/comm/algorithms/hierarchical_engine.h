@@ -48,11 +48,11 @@ class HierarchicalEngine : public CollectiveEngine {
 
   int size_;
   bool moves_data_;
-  int node_ = 0;                            ///< this rank's, among the nodes of this group
-  std::vector<Place> places_;               ///< of every member
-  std::vector<std::vector<int>> members_;   ///< group ranks on each node
+  int node_ = 0;                           ///< this rank's, among the nodes of this group
+  std::vector<Place> places_;              ///< of every member
+  std::vector<std::vector<int>> members_;  ///< group ranks on each node
   Communicator local_;
-  std::optional<Communicator> leaders_;     ///< on the first member of each node only
+  std::optional<Communicator> leaders_;  ///< on the first member of each node only
 };
 
 }  // namespace comm

@@ -4,8 +4,8 @@
 
 namespace tessera::comm {
 
-/// A binary tree over the ranks: at level k, rank r takes in what rank r + 2^k has. Its shape, and so the order of every
-/// sum, depends on nothing but the rank numbers.
+/// A binary tree over the ranks: at level k, rank r takes in what rank r + 2^k has. Its shape, and so the order of
+/// every sum, depends on nothing but the rank numbers.
 ///
 /// Note [One tree for every world size]
 /// With 2^m contributions in global order, each rank holding an aligned block of 2^j, a rank that first adds its own in

@@ -12,10 +12,10 @@ namespace tessera::comm {
 class TuningTable {
  public:
   struct Rule {
-    std::string backend;                  ///< of the group, or "*"
-    int max_ranks = 0;                    ///< 0: any
-    std::int64_t max_bytes = 0;           ///< 0: any
-    bool several_nodes = false;           ///< whether the group spans nodes
+    std::string backend;         ///< of the group, or "*"
+    int max_ranks = 0;           ///< 0: any
+    std::int64_t max_bytes = 0;  ///< 0: any
+    bool several_nodes = false;  ///< whether the group spans nodes
     CommunicationStrategy strategy = CommunicationStrategy::kAllReduce;
   };
 

@@ -2,7 +2,8 @@
 
 namespace tessera::comm {
 
-/// Messages of users and those of our algorithms, which may all be under way at once, must not meet: each has a channel.
+/// Messages of users and those of our algorithms, which may all be under way at once, must not meet: each has a
+/// channel.
 constexpr int kUserChannel = 0;
 constexpr int kRingChannel = 1;
 constexpr int kTreeChannel = 2;

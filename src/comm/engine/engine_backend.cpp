@@ -91,8 +91,7 @@ EngineBackend::WorkPtr EngineBackend::run(c10d::OpType type, bool async, std::ch
                    [operation = std::move(operation), timeout] { operation(Deadline::after(timeout)); });
 }
 
-EngineBackend::WorkPtr EngineBackend::broadcast(std::vector<at::Tensor>& tensors,
-                                                const c10d::BroadcastOptions& opts) {
+EngineBackend::WorkPtr EngineBackend::broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& opts) {
   const Buffer data = buffer_of(only(tensors));
   return run(c10d::OpType::BROADCAST, opts.asyncOp, opts.timeout, tensors,
              [this, data, root = static_cast<int>(opts.rootRank)](Deadline deadline) {
@@ -100,8 +99,7 @@ EngineBackend::WorkPtr EngineBackend::broadcast(std::vector<at::Tensor>& tensors
              });
 }
 
-EngineBackend::WorkPtr EngineBackend::allreduce(std::vector<at::Tensor>& tensors,
-                                                const c10d::AllreduceOptions& opts) {
+EngineBackend::WorkPtr EngineBackend::allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& opts) {
   const Buffer data = buffer_of(only(tensors));
   return run(c10d::OpType::ALLREDUCE, opts.asyncOp, opts.timeout, tensors,
              [this, data, op = reduce_op_of(opts.reduceOp, data.dtype)](Deadline deadline) {
@@ -154,8 +152,7 @@ EngineBackend::WorkPtr EngineBackend::gather(std::vector<std::vector<at::Tensor>
   const Buffer piece = buffer_of(input);
   const int root = static_cast<int>(opts.rootRank);
   auto whole = root == getRank() ? list_of(only_list(outputs), false) : nullptr;
-  return run(c10d::OpType::GATHER, opts.asyncOp, opts.timeout,
-             whole ? outputs.front() : std::vector<at::Tensor>{},
+  return run(c10d::OpType::GATHER, opts.asyncOp, opts.timeout, whole ? outputs.front() : std::vector<at::Tensor>{},
              [this, whole, input, piece, root](Deadline deadline) {
                engine_->gather(whole ? whole->flat() : Buffer{nullptr, 0, piece.dtype}, piece,
                                whole ? whole->counts() : Counts{}, root, deadline);
@@ -169,11 +166,10 @@ EngineBackend::WorkPtr EngineBackend::scatter(std::vector<at::Tensor>& outputs,
   const Buffer piece = buffer_of(only(outputs));
   const int root = static_cast<int>(opts.rootRank);
   auto whole = root == getRank() ? list_of(only_list(inputs), true) : nullptr;
-  return run(c10d::OpType::SCATTER, opts.asyncOp, opts.timeout, outputs,
-             [this, whole, piece, root](Deadline deadline) {
-               engine_->scatter(piece, whole ? whole->flat() : Buffer{nullptr, 0, piece.dtype},
-                                whole ? whole->counts() : Counts{}, root, deadline);
-             });
+  return run(c10d::OpType::SCATTER, opts.asyncOp, opts.timeout, outputs, [this, whole, piece, root](Deadline deadline) {
+    engine_->scatter(piece, whole ? whole->flat() : Buffer{nullptr, 0, piece.dtype}, whole ? whole->counts() : Counts{},
+                     root, deadline);
+  });
 }
 
 EngineBackend::WorkPtr EngineBackend::reduce_scatter(std::vector<at::Tensor>& outputs,
@@ -191,9 +187,10 @@ EngineBackend::WorkPtr EngineBackend::_reduce_scatter_base(at::Tensor& output, a
                                                            const c10d::ReduceScatterOptions& opts) {
   const Buffer piece = buffer_of(output);
   const Buffer whole = buffer_of(input);
-  return run(c10d::OpType::_REDUCE_SCATTER_BASE, opts.asyncOp, opts.timeout, {output},
-             [this, piece, whole, input, counts = equal_counts(whole.count), op = reduce_op_of(opts.reduceOp, whole.dtype)](
-                 Deadline deadline) { engine_->reduce_scatter(piece, whole, counts, op, deadline); });
+  return run(
+      c10d::OpType::_REDUCE_SCATTER_BASE, opts.asyncOp, opts.timeout, {output},
+      [this, piece, whole, input, counts = equal_counts(whole.count), op = reduce_op_of(opts.reduceOp, whole.dtype)](
+          Deadline deadline) { engine_->reduce_scatter(piece, whole, counts, op, deadline); });
 }
 
 EngineBackend::WorkPtr EngineBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -259,8 +256,8 @@ at::Tensor EngineBackend::allocateTensor(long size, at::TensorOptions options) {
 }
 
 at::Tensor tensor_from(c10::Allocator* allocator, at::IntArrayRef shape, c10::ScalarType dtype) {
-  return at::Tensor(at::detail::empty_generic(shape, allocator, c10::DispatchKeySet(c10::DispatchKey::CPU), dtype,
-                                              std::nullopt));
+  return at::Tensor(
+      at::detail::empty_generic(shape, allocator, c10::DispatchKeySet(c10::DispatchKey::CPU), dtype, std::nullopt));
 }
 
 }  // namespace tessera::comm

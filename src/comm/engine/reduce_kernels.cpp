@@ -161,8 +161,8 @@ bool is_reducible(c10::ScalarType dtype) {
 
 void reduce_into(std::span<std::byte* const> destinations, std::span<const std::byte* const> sources,
                  std::int64_t count, c10::ScalarType dtype, ReduceOp op, int divisor) {
-  const bool known = with_type(
-      dtype, [&](auto zero) { reduce_typed<decltype(zero)>(destinations, sources, count, op, divisor); });
+  const bool known =
+      with_type(dtype, [&](auto zero) { reduce_typed<decltype(zero)>(destinations, sources, count, op, divisor); });
   if (!known) throw ConfigError(std::string("tensors of type ") + c10::toString(dtype) + " cannot be reduced");
 }
 

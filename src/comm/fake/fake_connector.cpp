@@ -49,8 +49,7 @@ Connection FakeConnector::connect(const ConnectRequest& request) {
 std::shared_ptr<CollectiveEngine> FakeConnector::message_engine(CommunicationStrategy strategy,
                                                                 const ConnectRequest& request,
                                                                 const Connection& /*connection*/) {
-  const auto shape =
-      strategy == CommunicationStrategy::kTree ? FakeEngine::Shape::kTree : FakeEngine::Shape::kRing;
+  const auto shape = strategy == CommunicationStrategy::kTree ? FakeEngine::Shape::kTree : FakeEngine::Shape::kRing;
   return std::make_shared<FakeEngine>(traffic_, shape, request.rank, request.size);
 }
 

@@ -115,8 +115,8 @@ void FakeEngine::scatter(Buffer piece, Buffer /*whole*/, const Counts& counts, i
   sent(num_nonzero(counts) - (kept > 0 ? 1 : 0), (total(counts) - kept) * piece.element_bytes());
 }
 
-void FakeEngine::all_to_all(Buffer /*received*/, const Counts& /*recv_counts*/, Buffer data,
-                            const Counts& send_counts, Deadline /*deadline*/) {
+void FakeEngine::all_to_all(Buffer /*received*/, const Counts& /*recv_counts*/, Buffer data, const Counts& send_counts,
+                            Deadline /*deadline*/) {
   called();
   const std::int64_t kept = send_counts[static_cast<std::size_t>(rank_)];
   sent(num_nonzero(send_counts) - (kept > 0 ? 1 : 0), (total(send_counts) - kept) * data.element_bytes());

@@ -38,7 +38,8 @@ bool is_average(const Options& options) {
 GlooBackend::GlooBackend(c10::intrusive_ptr<c10d::Backend> gloo, std::shared_ptr<Transport> transport,
                          std::chrono::milliseconds timeout)
     : EngineBackend(gloo->getRank(), gloo->getSize(),
-                    std::make_shared<RingEngine>(transport, gloo->getRank(), gloo->getSize(), kBackendChannel), transport, timeout),
+                    std::make_shared<RingEngine>(transport, gloo->getRank(), gloo->getSize(), kBackendChannel),
+                    transport, timeout),
       gloo_(std::move(gloo)) {}
 
 void GlooBackend::setTimeout(std::chrono::milliseconds timeout) {
@@ -53,9 +54,8 @@ EngineBackend::WorkPtr GlooBackend::broadcast(std::vector<at::Tensor>& tensors, 
 EngineBackend::WorkPtr GlooBackend::allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& opts) {
   if (!is_average(opts)) return gloo_->allreduce(tensors, opts);
   reduce_op_of(opts.reduceOp, tensors.front().scalar_type());  // refuses integers
-  return then(gloo_->allreduce(tensors, as_sum(opts)), [tensor = tensors.front(), size = getSize()]() mutable {
-    tensor.div_(size);
-  });
+  return then(gloo_->allreduce(tensors, as_sum(opts)),
+              [tensor = tensors.front(), size = getSize()]() mutable { tensor.div_(size); });
 }
 
 EngineBackend::WorkPtr GlooBackend::allreduce_coalesced(std::vector<at::Tensor>& tensors,
@@ -90,8 +90,7 @@ EngineBackend::WorkPtr GlooBackend::_reduce_scatter_base(at::Tensor& output, at:
 }
 
 EngineBackend::WorkPtr GlooBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                                  std::vector<int64_t>& output_sizes,
-                                                  std::vector<int64_t>& input_sizes,
+                                                  std::vector<int64_t>& output_sizes, std::vector<int64_t>& input_sizes,
                                                   const c10d::AllToAllOptions& opts) {
   return gloo_->alltoall_base(output, input, output_sizes, input_sizes, opts);
 }

@@ -6,8 +6,9 @@
 
 namespace tessera::comm {
 
-/// LibTorch's Gloo, with what it lacks filled in by our algorithms over its messages: uneven all_gather, reduce_scatter,
-/// gather and scatter. Its reduce_scatter sends everything to everyone; for large tensors our ring takes its place.
+/// LibTorch's Gloo, with what it lacks filled in by our algorithms over its messages: uneven all_gather,
+/// reduce_scatter, gather and scatter. Its reduce_scatter sends everything to everyone; for large tensors our ring
+/// takes its place.
 class GlooBackend : public EngineBackend {
  public:
   GlooBackend(c10::intrusive_ptr<c10d::Backend> gloo, std::shared_ptr<Transport> transport,

@@ -1,7 +1,7 @@
 #include "comm/gloo/process_group_gloo.h"
 
-#include <net/if.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <net/if.h>
 
 namespace tessera::comm {
 

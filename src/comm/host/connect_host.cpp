@@ -30,9 +30,9 @@ Connection connect(const ConnectRequest& request, std::shared_ptr<HostGroup> gro
   Connection connection;
   auto transport = std::make_shared<HostTransport>(group, std::move(allocate));
   connection.transport = transport;
-  connection.backend = c10::make_intrusive<EngineBackend>(request.rank, request.size,
-                                                          std::make_shared<HostEngine>(group), transport,
-                                                          request.timeout, std::move(allocator));
+  connection.backend =
+      c10::make_intrusive<EngineBackend>(request.rank, request.size, std::make_shared<HostEngine>(group), transport,
+                                         request.timeout, std::move(allocator));
   connection.is_zero_copy = [group](const void* data, std::size_t num_bytes) {
     return group->space.publish(data, num_bytes).has_value();
   };

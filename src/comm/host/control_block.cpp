@@ -14,9 +14,7 @@ std::size_t posts_begin(std::size_t size) { return 128 + 64 * size; }
 std::size_t rows_begin(std::size_t size) { return posts_begin(size) + 2 * size * kPostBytes; }
 // Rows of different ranks share no cache line.
 std::size_t row_bytes(std::size_t size) { return (size * sizeof(std::int64_t) + 63) / 64 * 64; }
-std::size_t pairs_begin(std::size_t size) {
-  return rows_begin(size) + kNumTables * size * row_bytes(size);
-}
+std::size_t pairs_begin(std::size_t size) { return rows_begin(size) + kNumTables * size * row_bytes(size); }
 std::size_t staging_begin(std::size_t size) {
   const std::size_t end = pairs_begin(size) + kNumChannels * size * size * sizeof(PairQueue);
   return (end + 4095) / 4096 * 4096;

@@ -14,8 +14,8 @@ struct Post {
   std::int32_t dtype;
   std::int32_t reduce_op;
   std::int32_t root;
-  std::int64_t count;     ///< elements, where all ranks must agree on them, else 0
-  std::int64_t longest;   ///< elements of the longest block that this rank offers
+  std::int64_t count;    ///< elements, where all ranks must agree on them, else 0
+  std::int64_t longest;  ///< elements of the longest block that this rank offers
   std::int32_t num_blocks;
   std::uint64_t address;  ///< of what it offers, when `direct`
   std::uint32_t direct;   ///< whether peers can reach that where it is

@@ -24,7 +24,8 @@ Counts aligned_counts(const Buffer& data, int size) {
   const std::int64_t unit = kChunkAlignBytes / data.element_bytes();
   const std::int64_t share = ((data.count + size - 1) / size + unit - 1) / unit * unit;
   Counts counts;
-  for (std::int64_t left = data.count, r = 0; r < size; ++r, left -= counts.back()) counts.push_back(std::min(share, left));
+  for (std::int64_t left = data.count, r = 0; r < size; ++r, left -= counts.back())
+    counts.push_back(std::min(share, left));
   return counts;
 }
 
@@ -60,17 +61,16 @@ void HostEngine::all_reduce(Buffer data, ReduceOp op, Deadline deadline) {
 void HostEngine::all_gather(Buffer whole, Buffer piece, const Counts& counts, Deadline deadline) {
   const auto offsets = offsets_of(counts);
   const HostCall call{HostOperation::kAllGather, whole.dtype, whole.count, deadline, ReduceOp::kSum, 0, counts};
-  exchange_.run(call, Offer::one_block(piece), false,
-                [&](const HostExchange::Window& window) {
-                  for (int r = 0; r < size(); ++r) {
-                    const auto index = static_cast<std::size_t>(r);
-                    copy(whole, offsets[index] + window.begin(), window.block(r, 0), window.length_of(counts[index]));
-                  }
-                });
+  exchange_.run(call, Offer::one_block(piece), false, [&](const HostExchange::Window& window) {
+    for (int r = 0; r < size(); ++r) {
+      const auto index = static_cast<std::size_t>(r);
+      copy(whole, offsets[index] + window.begin(), window.block(r, 0), window.length_of(counts[index]));
+    }
+  });
 }
 
 void HostEngine::reduce_scatter(Buffer piece, Buffer whole, const Counts& counts, ReduceOp op, Deadline deadline) {
-  const HostCall call{HostOperation::kReduceScatter,       whole.dtype, whole.count, deadline, op, 0,
+  const HostCall call{HostOperation::kReduceScatter,     whole.dtype, whole.count, deadline, op, 0,
                       Counts(counts.size(), piece.count)};
   exchange_.run(call, Offer{whole, offsets_of(counts)}, false, [&](const HostExchange::Window& window) {
     reduce_window(window, static_cast<std::size_t>(rank()), piece, op);
@@ -95,18 +95,28 @@ void HostEngine::reduce(Buffer data, int root, ReduceOp op, Deadline deadline) {
 
 void HostEngine::gather(Buffer whole, Buffer piece, const Counts& counts, int root, Deadline deadline) {
   const auto offsets = offsets_of(counts);
-  const HostCall call{HostOperation::kGather, piece.dtype, 0, deadline, ReduceOp::kSum, root,
+  const HostCall call{HostOperation::kGather,
+                      piece.dtype,
+                      0,
+                      deadline,
+                      ReduceOp::kSum,
+                      root,
                       rank() == root ? counts : Counts(static_cast<std::size_t>(size()), kNotRead)};
   exchange_.run(call, Offer::one_block(piece), false, [&](const HostExchange::Window& window) {
-                  for (int r = 0; rank() == root && r < size(); ++r) {
-                    const auto index = static_cast<std::size_t>(r);
-                    copy(whole, offsets[index] + window.begin(), window.block(r, 0), window.length_of(counts[index]));
-                  }
-                });
+    for (int r = 0; rank() == root && r < size(); ++r) {
+      const auto index = static_cast<std::size_t>(r);
+      copy(whole, offsets[index] + window.begin(), window.block(r, 0), window.length_of(counts[index]));
+    }
+  });
 }
 
 void HostEngine::scatter(Buffer piece, Buffer whole, const Counts& counts, int root, Deadline deadline) {
-  HostCall call{HostOperation::kScatter, piece.dtype, 0, deadline, ReduceOp::kSum, root,
+  HostCall call{HostOperation::kScatter,
+                piece.dtype,
+                0,
+                deadline,
+                ReduceOp::kSum,
+                root,
                 Counts(static_cast<std::size_t>(size()), kNotRead)};
   call.expected[static_cast<std::size_t>(root)] = piece.count;
   exchange_.run(call, rank() == root ? Offer{whole, offsets_of(counts)} : Offer::nothing(piece.dtype), false,
@@ -121,12 +131,12 @@ void HostEngine::all_to_all(Buffer received, const Counts& recv_counts, Buffer s
   const auto offsets = offsets_of(recv_counts);
   const HostCall call{HostOperation::kAllToAll, sent.dtype, 0, deadline, ReduceOp::kSum, 0, recv_counts};
   exchange_.run(call, Offer{sent, offsets_of(send_counts)}, false, [&](const HostExchange::Window& window) {
-                  for (int r = 0; r < size(); ++r) {
-                    const auto index = static_cast<std::size_t>(r);
-                    copy(received, offsets[index] + window.begin(),
-                         window.block(r, static_cast<std::size_t>(rank())), window.length_of(recv_counts[index]));
-                  }
-                });
+    for (int r = 0; r < size(); ++r) {
+      const auto index = static_cast<std::size_t>(r);
+      copy(received, offsets[index] + window.begin(), window.block(r, static_cast<std::size_t>(rank())),
+           window.length_of(recv_counts[index]));
+    }
+  });
 }
 
 void HostEngine::barrier(Deadline deadline) {

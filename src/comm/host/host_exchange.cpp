@@ -18,9 +18,8 @@ constexpr const char* kSameCalls =
     "; make the same calls, with the same types and sizes, in the same order on every rank";
 
 const char* name_of(std::uint32_t operation) {
-  constexpr std::array<const char*, 10> kNames = {"nothing", "all_reduce", "all_gather", "reduce_scatter",
-                                                  "broadcast", "reduce",    "gather",     "scatter",
-                                                  "all_to_all", "barrier"};
+  constexpr std::array<const char*, 10> kNames = {"nothing", "all_reduce", "all_gather", "reduce_scatter", "broadcast",
+                                                  "reduce",  "gather",     "scatter",    "all_to_all",     "barrier"};
   return operation < kNames.size() ? kNames[operation] : kNames[0];
 }
 
@@ -58,7 +57,8 @@ const std::byte* HostExchange::Window::block(int rank, std::size_t b) const {
   if (rank == group.rank) return offer_.data.data + (offer_.offsets[b] + begin_) * element;
   const Post& post = exchange_.posted(rank);
   if (post.direct == 0) {
-    return group.control.staging(exchange_.stage_parity_, rank) + static_cast<std::int64_t>(b) * exchange_.stride_bytes_;
+    return group.control.staging(exchange_.stage_parity_, rank) +
+           static_cast<std::int64_t>(b) * exchange_.stride_bytes_;
   }
   const std::int64_t offset = group.control.offsets(exchange_.post_parity_, rank)[b];
   return group.space.resolve(post.address) + (offset + begin_) * element;

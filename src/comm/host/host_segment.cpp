@@ -41,7 +41,7 @@ struct Address {
 };
 
 std::size_t arena_bytes_for(int local_size) {
-  struct sysinfo info {};
+  struct sysinfo info{};
   sysinfo(&info);
   const std::size_t memory = static_cast<std::size_t>(info.totalram) * info.mem_unit;
   const std::size_t share = kMaxMapping / static_cast<std::size_t>(local_size);

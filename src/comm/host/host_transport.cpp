@@ -18,10 +18,10 @@ struct HostTransport::Message {
   std::size_t num_bytes = 0;
   bool outgoing = false;
   int peer = 0;
-  std::size_t moved = 0;     // bytes handed to, or taken from, the queue
-  bool started = false;      // even an empty message is one piece
-  std::uint32_t last = 0;    // outgoing: the piece whose taking completes the message
-  std::string fault;         // incoming: why it was thrown away; written before `done`
+  std::size_t moved = 0;   // bytes handed to, or taken from, the queue
+  bool started = false;    // even an empty message is one piece
+  std::uint32_t last = 0;  // outgoing: the piece whose taking completes the message
+  std::string fault;       // incoming: why it was thrown away; written before `done`
   std::atomic<bool> done = false;
 
   bool complete() const { return started && moved == num_bytes; }
@@ -44,7 +44,8 @@ class HostTransport::HostTransfer : public Transfer {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(at - std::chrono::steady_clock::now());
     const HostGroup& group = *transport_.group_;
     group.patience.wait(
-        group.control.doorbell(group.rank), [this] { return test(); }, Deadline::after(left), [&] {
+        group.control.doorbell(group.rank), [this] { return test(); }, Deadline::after(left),
+        [&] {
           return std::string(message_->outgoing ? "send to rank " : "recv from rank ") +
                  std::to_string(message_->peer) + " (" + std::to_string(message_->moved) + " of " +
                  std::to_string(message_->num_bytes) + " bytes moved)";

@@ -99,8 +99,8 @@ void MpiEngine::all_gather(Buffer whole, Buffer piece, const Counts& counts, Dea
     std::memcpy(mine.data, piece.data, static_cast<std::size_t>(piece.num_bytes()));
   }
   MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, pointer(whole), ints.counts.data(),
-                            ints.offsets.data(), mpi_type_of(whole.dtype), comm_->get(), &request),
+  check_mpi(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, pointer(whole), ints.counts.data(), ints.offsets.data(),
+                            mpi_type_of(whole.dtype), comm_->get(), &request),
             "MPI_Iallgatherv");
   wait_mpi(request, deadline.at(), "all_gather");
 }

@@ -34,8 +34,9 @@ void ensure_started() {
     std::atexit(finalize_at_exit);
   }
   if (provided < MPI_THREAD_MULTIPLE) {
-    throw ConfigError("MPI was started without MPI_THREAD_MULTIPLE, which asynchronous operations need; call "
-                      "MPI_Init_thread with it, or let tessera::init() start MPI");
+    throw ConfigError(
+        "MPI was started without MPI_THREAD_MULTIPLE, which asynchronous operations need; call "
+        "MPI_Init_thread with it, or let tessera::init() start MPI");
   }
 }
 
@@ -81,9 +82,9 @@ Connection connect_mpi(const ConnectRequest& request) {
   auto transport = std::make_shared<MpiTransport>(comm);
   Connection connection;
   connection.transport = transport;
-  connection.backend = c10::make_intrusive<EngineBackend>(
-      request.rank, request.size, std::make_shared<MpiEngine>(comm, request.rank, request.size), transport,
-      request.timeout);
+  connection.backend = c10::make_intrusive<EngineBackend>(request.rank, request.size,
+                                                          std::make_shared<MpiEngine>(comm, request.rank, request.size),
+                                                          transport, request.timeout);
   connection.is_zero_copy = [](const void*, std::size_t) { return false; };
   return connection;
 }

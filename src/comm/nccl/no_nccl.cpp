@@ -7,8 +7,9 @@ namespace tessera::comm {
 bool has_nccl() { return false; }
 
 Connection connect_nccl(const ConnectRequest& /*request*/, int /*local_rank*/) {
-  throw ConfigError("this build has no NCCL; configure the `cuda` preset against the CUDA build of LibTorch, or choose "
-                    "another backend");
+  throw ConfigError(
+      "this build has no NCCL; configure the `cuda` preset against the CUDA build of LibTorch, or choose "
+      "another backend");
 }
 
 }  // namespace tessera::comm

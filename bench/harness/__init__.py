@@ -1,0 +1,1 @@
+"""What every bench needs: the machine, statistics, processes, bars and reports."""
