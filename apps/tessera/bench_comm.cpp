@@ -25,6 +25,7 @@ struct Settings {
   std::vector<int> ranks{2, 4};
   std::vector<std::int64_t> sizes = MeasureCommOptions().sizes();
   std::int64_t rounds = MeasureCommOptions().rounds();
+  double paired_seconds = 0;
   std::vector<std::string> only;
   std::string json;
   std::string table;
@@ -41,7 +42,11 @@ double median(std::vector<double> values) {
 void run_rank(const Settings& settings) {
   at::set_num_threads(1);
   const World world = init(WorldOptions().timeout(std::chrono::seconds(60)));
-  const auto options = MeasureCommOptions().sizes(settings.sizes).rounds(settings.rounds).only(settings.only);
+  const auto options = MeasureCommOptions()
+                           .sizes(settings.sizes)
+                           .rounds(settings.rounds)
+                           .paired_seconds(settings.paired_seconds)
+                           .only(settings.only);
   const auto samples = measure_comm(world, options);
   world.comm().barrier();
   if (world.rank() != 0) return;
@@ -63,6 +68,9 @@ std::vector<std::string> rank_command(const Settings& settings, const std::strin
   std::vector<std::string> command{
       launch::own_path(), "bench", "comm", "--as-rank", result, "--rounds", std::to_string(settings.rounds)};
   for (const auto size : settings.sizes) command.insert(command.end(), {"--sizes", std::to_string(size)});
+  if (settings.paired_seconds > 0) {
+    command.insert(command.end(), {"--paired-seconds", std::to_string(settings.paired_seconds)});
+  }
   for (const auto& only : settings.only) command.insert(command.end(), {"--only", only});
   if (!settings.table.empty()) command.insert(command.end(), {"--write-table", settings.table});
   return command;
@@ -156,6 +164,8 @@ void add_bench_comm(CLI::App& bench) {
       ->delimiter(',')
       ->transform(CLI::AsSizeValue(false));
   command.add_option("--rounds", settings->rounds, "How often each contestant is measured");
+  command.add_option("--paired-seconds", settings->paired_seconds,
+                     "Compare call by call, in turns, for this long at each operation and size");
   command.add_option("--only", settings->only, "Measure contestants whose name contains this")->delimiter(',');
   command.add_option("--json", settings->json, "Write all samples to this file");
   command.add_option("--write-table", settings->table, "Write the table of the adaptive strategy to this file");

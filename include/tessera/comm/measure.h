@@ -16,7 +16,10 @@ struct MeasureCommOptions {
   TORCH_ARG(std::int64_t, rounds) = 9;
   /// About how long one sample takes.
   TORCH_ARG(double, sample_seconds) = 0.02;
-  /// Measure only contestants whose name contains one of these; empty: all.
+  /// Above zero: as many rounds as fit this time at each operation and size, of one call each, in alternating order.
+  /// For small differences between few contestants.
+  TORCH_ARG(double, paired_seconds) = 0;
+  /// Measure only contestants whose name contains one of these, or equals what follows a "="; empty: all.
   TORCH_ARG(std::vector<std::string>, only) = {};
 };
 

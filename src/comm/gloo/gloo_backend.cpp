@@ -1,5 +1,7 @@
 #include "comm/gloo/gloo_backend.h"
 
+#include <tessera/core/error.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -106,8 +108,10 @@ Connection connect_gloo(const ConnectRequest& request, const std::string& host) 
   return connection;
 }
 
-c10::intrusive_ptr<c10d::Backend> bare_gloo(const ConnectRequest& request, const std::string& host) {
-  return make_process_group_gloo(request, host);
+c10::intrusive_ptr<c10d::Backend> bare_gloo(const c10::intrusive_ptr<c10d::Backend>& ours) {
+  const auto* gloo = dynamic_cast<const GlooBackend*>(ours.get());
+  if (gloo == nullptr) throw InternalError("the backend " + ours->getBackendName() + " is not our Gloo");
+  return gloo->bare();
 }
 
 }  // namespace tessera::comm

@@ -14,6 +14,8 @@ class GlooBackend : public EngineBackend {
   GlooBackend(c10::intrusive_ptr<c10d::Backend> gloo, std::shared_ptr<Transport> transport,
               std::chrono::milliseconds timeout);
 
+  const c10::intrusive_ptr<c10d::Backend>& bare() const { return gloo_; }
+
   const std::string getBackendName() const override { return "gloo"; }
   void setTimeout(std::chrono::milliseconds timeout) override;
 

@@ -26,8 +26,9 @@ struct Entry {
 
 bool wanted(const MeasureCommOptions& options, const std::string& name) {
   if (options.only().empty()) return true;
-  return std::any_of(options.only().begin(), options.only().end(),
-                     [&](const std::string& part) { return name.find(part) != std::string::npos; });
+  return std::any_of(options.only().begin(), options.only().end(), [&](const std::string& part) {
+    return part.starts_with('=') ? part.substr(1) == name : name.find(part) != std::string::npos;
+  });
 }
 
 std::vector<Entry> entries_for(const Contestant& contestant, std::int64_t num_bytes, int num_ranks) {
@@ -70,6 +71,25 @@ void measure_size(const Communicator& comm, const MeasureCommOptions& options, s
   }
 }
 
+/// Contestants at one operation, call by call in turns.
+void measure_paired(const Communicator& comm, double seconds, std::vector<Entry*> entries) {
+  double once = 0;
+  for (Entry* entry : entries) {
+    entry->iterations = 3;
+    seconds_of(*entry);
+    once += slowest(comm, seconds_of(*entry));
+    entry->iterations = 1;
+  }
+  const std::int64_t rounds = std::clamp<std::int64_t>(std::llround(seconds / once), 9, 4000);
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    for (Entry* entry : entries) {
+      comm.barrier();
+      entry->sample.seconds.push_back(slowest(comm, seconds_of(*entry)));
+    }
+    std::reverse(entries.begin(), entries.end());
+  }
+}
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values.empty() ? 0 : values[values.size() / 2];
@@ -87,7 +107,17 @@ std::vector<CommSample> measure_comm(const World& world, const MeasureCommOption
     for (const auto& contestant : contestants) {
       for (auto& entry : entries_for(contestant, num_bytes, world.size())) entries.push_back(std::move(entry));
     }
-    measure_size(world.comm(), options, entries);
+    if (options.paired_seconds() > 0) {
+      for (const char* operation : {"all_reduce", "all_gather", "reduce_scatter"}) {
+        std::vector<Entry*> turn;
+        for (auto& entry : entries) {
+          if (entry.sample.operation == operation) turn.push_back(&entry);
+        }
+        measure_paired(world.comm(), options.paired_seconds(), std::move(turn));
+      }
+    } else {
+      measure_size(world.comm(), options, entries);
+    }
     for (auto& entry : entries) samples.push_back(std::move(entry.sample));
   }
   return samples;
