@@ -66,6 +66,14 @@ c10::intrusive_ptr<c10d::Store> told_by_mpi(LaunchEnvironment& launch, std::chro
   return join(launch.master_address, launch.master_port, timeout);
 }
 
+std::vector<int> nodes_of_all(c10d::Store& store, int num_ranks) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < num_ranks; ++rank) keys.push_back("node_of/" + std::to_string(rank));
+  std::vector<int> nodes;
+  for (const auto& value : store.multiGet(keys)) nodes.push_back(std::stoi(std::string(value.begin(), value.end())));
+  return nodes;
+}
+
 /// Note [Agreeing on the nodes]
 /// Each rank knows its own node only. It counts itself against the two regular layouts; the last to come reads the
 /// counts and publishes the verdict. One message or two a rank, whatever the size of the job; only an irregular layout
@@ -95,13 +103,13 @@ Topology agree_on_topology(c10d::Store& store, const LaunchEnvironment& launch, 
                     std::to_string(launch.rank) + "); look at the output of the missing ones");
   }
   const std::string verdict = store.get_to_str("topology");
-  if (verdict == "blocks") return blocks;
-  if (verdict == "cyclic") return cyclic;
-  std::vector<std::string> keys;
-  for (int rank = 0; rank < launch.size; ++rank) keys.push_back("node_of/" + std::to_string(rank));
-  std::vector<int> nodes;
-  for (const auto& value : store.multiGet(keys)) nodes.push_back(std::stoi(std::string(value.begin(), value.end())));
-  return Topology::table(std::move(nodes));
+  const Topology topology = verdict == "blocks"   ? blocks
+                            : verdict == "cyclic" ? cyclic
+                                                  : Topology::table(nodes_of_all(store, launch.size));
+  // Rank 0 may end right after this, and the store with it: not before all have read what they came for.
+  if (store.add("read", 1) == launch.size) store.set("all_read", "yes");
+  if (launch.rank == 0 && !launch.launcher_has_store) store.wait({"all_read"}, timeout);
+  return topology;
 }
 
 }  // namespace

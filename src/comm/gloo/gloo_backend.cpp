@@ -22,6 +22,12 @@ bool all_equal(const std::vector<at::Tensor>& tensors) {
                      [&](const at::Tensor& tensor) { return tensor.numel() == tensors.front().numel(); });
 }
 
+// Below autograd: parameters are averaged too. (Gloo also counts booleans as bytes: one plus one would be two.)
+void divide_in_place(at::Tensor tensor, int size) {
+  const at::NoGradGuard guard;
+  tensor.div_(size);
+}
+
 // Gloo sums; the division is ours, for every type alike.
 template <typename Options>
 Options as_sum(const Options& options) {
@@ -54,10 +60,11 @@ EngineBackend::WorkPtr GlooBackend::broadcast(std::vector<at::Tensor>& tensors, 
 }
 
 EngineBackend::WorkPtr GlooBackend::allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& opts) {
+  if (tensors.front().scalar_type() == at::kBool) return EngineBackend::allreduce(tensors, opts);
   if (!is_average(opts)) return gloo_->allreduce(tensors, opts);
   reduce_op_of(opts.reduceOp, tensors.front().scalar_type());  // refuses integers
   return then(gloo_->allreduce(tensors, as_sum(opts)),
-              [tensor = tensors.front(), size = getSize()]() mutable { tensor.div_(size); });
+              [tensor = tensors.front(), size = getSize()] { divide_in_place(tensor, size); });
 }
 
 EngineBackend::WorkPtr GlooBackend::allreduce_coalesced(std::vector<at::Tensor>& tensors,
@@ -66,12 +73,13 @@ EngineBackend::WorkPtr GlooBackend::allreduce_coalesced(std::vector<at::Tensor>&
 }
 
 EngineBackend::WorkPtr GlooBackend::reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& opts) {
+  if (tensors.front().scalar_type() == at::kBool) return EngineBackend::reduce(tensors, opts);
   // Gloo leaves partial sums in the tensors of the other ranks; a copy takes them.
   const bool is_root = opts.rootRank == getRank();
   std::vector<at::Tensor> scratch{is_root ? tensors.front() : tensors.front().clone()};
   auto work = gloo_->reduce(scratch, as_sum(opts));
   if (!is_root || !is_average(opts)) return then(std::move(work), [scratch] {});
-  return then(std::move(work), [scratch, size = getSize()]() mutable { scratch.front().div_(size); });
+  return then(std::move(work), [scratch, size = getSize()] { divide_in_place(scratch.front(), size); });
 }
 
 EngineBackend::WorkPtr GlooBackend::allgather(std::vector<std::vector<at::Tensor>>& outputs,
@@ -87,7 +95,8 @@ EngineBackend::WorkPtr GlooBackend::_allgather_base(at::Tensor& output, at::Tens
 
 EngineBackend::WorkPtr GlooBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                          const c10d::ReduceScatterOptions& opts) {
-  if (input.nbytes() >= kRingBytes || is_average(opts)) return EngineBackend::_reduce_scatter_base(output, input, opts);
+  const bool ours = input.nbytes() >= kRingBytes || is_average(opts) || input.scalar_type() == at::kBool;
+  if (ours) return EngineBackend::_reduce_scatter_base(output, input, opts);
   return gloo_->_reduce_scatter_base(output, input, opts);
 }
 
