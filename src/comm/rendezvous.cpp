@@ -66,6 +66,17 @@ c10::intrusive_ptr<c10d::Store> told_by_mpi(LaunchEnvironment& launch, std::chro
   return join(launch.master_address, launch.master_port, timeout);
 }
 
+constexpr std::chrono::milliseconds kHostLingers{1000};
+
+/// How many have come, or at least how many had when this rank did.
+std::string count_text(c10d::Store& store, std::int64_t at_least) {
+  try {
+    return std::to_string(store.add("arrived", 0));
+  } catch (const std::exception&) {
+    return "at least " + std::to_string(at_least);
+  }
+}
+
 std::vector<int> nodes_of_all(c10d::Store& store, int num_ranks) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < num_ranks; ++rank) keys.push_back("node_of/" + std::to_string(rank));
@@ -95,12 +106,14 @@ Topology agree_on_topology(c10d::Store& store, const LaunchEnvironment& launch, 
     const bool regular = launch.num_nodes == 1 || store.add("not_blocks", 0) == 0;
     store.set("topology", regular ? "blocks" : store.add("not_cyclic", 0) == 0 ? "cyclic" : "table");
   }
+  const bool hosts_store = launch.rank == 0 && !launch.launcher_has_store;
   try {
-    store.wait({"topology"}, timeout);
+    // The host gives up last: the others still ask it how many came.
+    store.wait({"topology"}, hosts_store ? timeout + kHostLingers : timeout);
   } catch (const std::exception&) {
-    throw CommError(std::to_string(store.add("arrived", 0)) + " of " + std::to_string(launch.size) +
-                    " ranks came within " + std::to_string(timeout.count()) + " ms (this is rank " +
-                    std::to_string(launch.rank) + "); look at the output of the missing ones");
+    throw CommError(count_text(store, arrived) + " of " + std::to_string(launch.size) + " ranks came within " +
+                    std::to_string(timeout.count()) + " ms (this is rank " + std::to_string(launch.rank) +
+                    "); look at the output of the missing ones");
   }
   const std::string verdict = store.get_to_str("topology");
   const Topology topology = verdict == "blocks"   ? blocks
@@ -108,7 +121,7 @@ Topology agree_on_topology(c10d::Store& store, const LaunchEnvironment& launch, 
                                                   : Topology::table(nodes_of_all(store, launch.size));
   // Rank 0 may end right after this, and the store with it: not before all have read what they came for.
   if (store.add("read", 1) == launch.size) store.set("all_read", "yes");
-  if (launch.rank == 0 && !launch.launcher_has_store) store.wait({"all_read"}, timeout);
+  if (hosts_store) store.wait({"all_read"}, timeout);
   return topology;
 }
 
