@@ -4,15 +4,15 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <spawn.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <climits>
+#include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -123,9 +123,10 @@ int free_port() {
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof(address);
-  bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof(address));
-  getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length);
+  const bool bound = bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+                     getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) == 0;
   close(descriptor);
+  if (!bound) throw CommError("no port of the loopback interface can be bound");
   return ntohs(address.sin_port);
 }
 

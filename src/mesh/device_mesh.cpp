@@ -44,7 +44,7 @@ AxisLayout resolve(const World& world, const std::vector<AxisSpec>& axes, const 
     try {
       parse_communication_strategy(options.strategy());
     } catch (const ConfigError& error) {
-      faults.push_back(error.what());
+      faults.emplace_back(error.what());
     }
   }
   std::erase(faults, "");
