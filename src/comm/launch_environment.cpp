@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <cstdlib>
 #include <sstream>
+#include <string_view>
 
 namespace tessera::comm {
 namespace {
@@ -115,16 +115,23 @@ std::string first_host(const std::string& list) {
   return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
 }
 
+/// The number that `text` begins with, if it does.
+std::optional<int> leading_number(std::string_view text) {
+  int number = 0;
+  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return fault == std::errc() ? std::optional<int>(number) : std::nullopt;
+}
+
 /// "4(x2),3" says 4 on nodes 0 and 1 and 3 on node 2; 0 where it says nothing.
 int tasks_on(const std::string& list, int node) {
   std::istringstream entries(list);
   std::string entry;
   int next = 0;
   while (std::getline(entries, entry, ',')) {
-    int tasks = 0;
-    int times = 1;
-    if (std::sscanf(entry.c_str(), "%d(x%d)", &tasks, &times) < 1) return 0;
-    next += times;
+    const int tasks = leading_number(entry).value_or(0);
+    const auto repeat = entry.find("(x");
+    if (tasks == 0) return 0;
+    next += repeat == std::string::npos ? 1 : leading_number(std::string_view(entry).substr(repeat + 2)).value_or(1);
     if (node < next) return tasks;
   }
   return 0;
@@ -151,7 +158,7 @@ LaunchEnvironment from_srun(const GetVariable& get) {
     const auto reserved = variables.text("SLURM_STEP_RESV_PORTS");
     launch.master_port =
         reserved
-            ? std::atoi(reserved->c_str())
+            ? leading_number(*reserved).value_or(0)
             : 20000 + (variables.required("SLURM_JOB_ID") * 16 + variables.number("SLURM_STEP_ID").value_or(0) % 16) %
                           20000;
   }

@@ -20,6 +20,6 @@ struct Rendezvous {
 
 /// Collective: over the job. Blocks: until all processes have come, at most `timeout`.
 /// Throws CommError saying how many are missing.
-Rendezvous meet(const LaunchEnvironment& launch, std::chrono::milliseconds timeout);
+Rendezvous meet(const LaunchEnvironment& given, std::chrono::milliseconds timeout);
 
 }  // namespace tessera::comm

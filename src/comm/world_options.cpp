@@ -3,7 +3,7 @@
 namespace tessera {
 
 const FieldList<WorldOptions>& WorldOptions::fields() {
-  static const FieldList<WorldOptions> kList =
+  static const FieldList<WorldOptions> list =
       FieldList<WorldOptions>("world")
           .add_choice("backend", &WorldOptions::backend_, {"auto", "threads", "shm", "gloo", "mpi", "nccl", "custom"},
                       "What carries the messages; auto takes shared memory inside a node and Gloo between nodes.")
@@ -15,7 +15,7 @@ const FieldList<WorldOptions>& WorldOptions::fields() {
                "Network interface or address for Gloo; empty takes the one that reaches the rendezvous.")
           .add("tuning_file", &WorldOptions::tuning_file_,
                "Table of the adaptive strategy, as `tessera bench comm --write-table` writes it; empty: built in.");
-  return kList;
+  return list;
 }
 
 }  // namespace tessera

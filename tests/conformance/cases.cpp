@@ -30,7 +30,7 @@ std::int64_t offset_of(const std::vector<std::int64_t>& pieces, int rank) {
 
 void check_all_reduce(const Communicator& comm, const Inputs& inputs, ReduceOp op, Tally& tally) {
   const at::Tensor& mine = inputs.of_rank[index_of(comm)];
-  for (at::Tensor tensor : placed(comm, mine)) {
+  for (const at::Tensor& tensor : placed(comm, mine)) {
     comm.all_reduce(tensor, op);
     tally.check(case_name("all_reduce", mine.scalar_type(), mine.numel(), std::string(to_string(op))),
                 compare_reduced(tensor, inputs));
@@ -114,7 +114,7 @@ void run_movements(const Communicator& comm, at::ScalarType dtype, std::int64_t 
   const at::Tensor even = whole.narrow(0, part * comm.rank(), part);
   const at::Tensor even_whole = whole.narrow(0, 0, part * n);
 
-  for (at::Tensor tensor : placed(comm, inputs.of_rank[me])) {
+  for (const at::Tensor& tensor : placed(comm, inputs.of_rank[me])) {
     comm.broadcast(tensor, root);
     tally.check(name("broadcast"), compare_equal(tensor, whole));
   }

@@ -64,8 +64,8 @@ int spawn(const std::string& backend, int num_ranks) {
 int main(int argc, char** argv) {
   at::set_num_threads(1);
   try {
-    if (argc == 3 && std::strcmp(argv[1], "threads") == 0) return run_as_threads(std::atoi(argv[2]));
-    if (argc == 4 && std::strcmp(argv[1], "spawn") == 0) return spawn(argv[2], std::atoi(argv[3]));
+    if (argc == 3 && std::strcmp(argv[1], "threads") == 0) return run_as_threads(std::stoi(argv[2]));
+    if (argc == 4 && std::strcmp(argv[1], "spawn") == 0) return spawn(argv[2], std::stoi(argv[3]));
     if (argc == 3 && std::strcmp(argv[1], "rank") == 0) return run_rank(argv[2]);
   } catch (const std::exception& error) {
     std::printf("FAILED: %s\n", error.what());

@@ -30,10 +30,10 @@ struct RetryOptions {
 
  public:
   static const FieldList<RetryOptions>& fields() {
-    static const auto kList = FieldList<RetryOptions>("retry")
-                                  .add("attempts", &RetryOptions::attempts_, "how often to try")
-                                  .add("pause", &RetryOptions::pause_, "how long to wait between two tries");
-    return kList;
+    static const auto list = FieldList<RetryOptions>("retry")
+                                 .add("attempts", &RetryOptions::attempts_, "how often to try")
+                                 .add("pause", &RetryOptions::pause_, "how long to wait between two tries");
+    return list;
   }
 };
 
@@ -45,12 +45,12 @@ struct LinkOptions {
 
  public:
   static const FieldList<LinkOptions>& fields() {
-    static const auto kList = FieldList<LinkOptions>("link")
-                                  .add("backend", &LinkOptions::backend_, "who moves the bytes")
-                                  .section("retry", &LinkOptions::retry_, RetryOptions::fields())
-                                  .add_choice("strategy", &LinkOptions::strategy_, {"ring", "tree"}, "ring | tree")
-                                  .add("timeout", &LinkOptions::timeout_, "how long a call may take");
-    return kList;
+    static const auto list = FieldList<LinkOptions>("link")
+                                 .add("backend", &LinkOptions::backend_, "who moves the bytes")
+                                 .section("retry", &LinkOptions::retry_, RetryOptions::fields())
+                                 .add_choice("strategy", &LinkOptions::strategy_, {"ring", "tree"}, "ring | tree")
+                                 .add("timeout", &LinkOptions::timeout_, "how long a call may take");
+    return list;
   }
 };
 
@@ -69,7 +69,7 @@ struct SampleOptions {
 
  public:
   static const FieldList<SampleOptions>& fields() {
-    static const auto kList =
+    static const auto list =
         FieldList<SampleOptions>("sample")
             .section("world", &SampleOptions::world_, LinkOptions::fields())
             .add("overlap", &SampleOptions::overlap_, "overlap with backward")
@@ -81,7 +81,7 @@ struct SampleOptions {
             .add("axes", &SampleOptions::axes_, "names of axes")
             .add("sizes", &SampleOptions::sizes_, "sizes of axes")
             .add_enum("shape", &SampleOptions::shape_, {{"ring", Shape::kRing}, {"tree", Shape::kTree}}, "a shape");
-    return kList;
+    return list;
   }
 };
 

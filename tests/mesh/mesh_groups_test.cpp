@@ -51,7 +51,7 @@ std::vector<std::vector<std::string>> axis_sets(const DeviceMesh& mesh) {
 TEST(MeshGroups, CarryTrafficAlongEverySetOfAxesInEveryOrder) {
   for (const std::vector<std::string>& order :
        {std::vector<std::string>{"dp", "pp", "tp"}, std::vector<std::string>{"tp", "dp", "pp"}}) {
-    run_threads(8, [&](World world) {
+    run_threads(8, [&](const World& world) {
       const DeviceMesh mesh(world, {{"dp", 2}, {"tp", 2}, {"pp", 2}}, DeviceMeshOptions().order(order));
       for (const auto& names : axis_sets(mesh)) {
         require_traffic(mesh.sub(names).flatten(), world.rank());
@@ -61,7 +61,7 @@ TEST(MeshGroups, CarryTrafficAlongEverySetOfAxesInEveryOrder) {
 }
 
 TEST(MeshGroups, MayBeMadeInAnotherOrderOnEachRank) {
-  run_threads(8, [](World world) {
+  run_threads(8, [](const World& world) {
     const DeviceMesh mesh(world, {{"dp", 2}, {"one", 1}, {"tp", 2}, {"pp", 2}});
     auto sets = axis_sets(mesh);
     std::rotate(sets.begin(), sets.begin() + world.rank(), sets.end());
@@ -75,7 +75,7 @@ TEST(MeshGroups, MayBeMadeInAnotherOrderOnEachRank) {
 }
 
 TEST(MeshGroups, CarryNamesThatTellTheLine) {
-  run_threads(8, [](World world) {
+  run_threads(8, [](const World& world) {
     const DeviceMesh mesh(world, {{"dp", 4}, {"tp", 2}});
     const auto name = mesh["dp"].comm().name();
     const auto id = mesh["dp"].id();

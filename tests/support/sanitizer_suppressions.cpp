@@ -1,7 +1,7 @@
 // What ThreadSanitizer cannot see inside LibTorch, which is not instrumented. Compiled into the tests, so that they are
 // judged the same way however they are started.
-extern "C" const char* __tsan_default_suppressions();  // NOLINT(bugprone-reserved-identifier): the sanitizer's own name
-extern "C" const char* __tsan_default_suppressions() {  // NOLINT(bugprone-reserved-identifier)
+extern "C" const char* __tsan_default_suppressions();   // NOLINT: the sanitizer's own name
+extern "C" const char* __tsan_default_suppressions() {  // NOLINT
   return
       // c10::intrusive_ptr counts its owners by atomics. Where LibTorch's own code drops the last owner of a Work or
       // Future, the atomics go unseen, and freeing it seems to race with whoever completed it.

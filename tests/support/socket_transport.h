@@ -121,9 +121,8 @@ class SocketTransport : public Transport {
 
   void take_in(int peer) {
     Header header{};
-    std::vector<std::byte> message;
     while (read_all(socket_of(peer), &header, sizeof(header))) {
-      message.resize(header.num_bytes);
+      std::vector<std::byte> message(header.num_bytes);
       if (!read_all(socket_of(peer), message.data(), message.size())) break;
       const std::lock_guard lock(receiving_);
       inbox_[{peer, header.channel, num_arrived_[{peer, header.channel}]++}] = std::move(message);

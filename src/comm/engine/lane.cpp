@@ -68,7 +68,7 @@ c10::intrusive_ptr<c10d::Work> Lane::run(c10d::OpType type, bool async, std::vec
     const bool queued = async || busy_ || !queue_.empty();
     work = c10::make_intrusive<LaneWork>(rank_, type, std::move(outputs), std::move(operation), queued);
     if (queued) {
-      queue_.push_back(work);
+      queue_.emplace_back(work);
       if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
       changed_.notify_all();
       return work;

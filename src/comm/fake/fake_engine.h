@@ -24,7 +24,7 @@ class FakeEngine : public CollectiveEngine {
   void reduce(Buffer data, int root, ReduceOp op, Deadline deadline) override;
   void gather(Buffer whole, Buffer piece, const Counts& counts, int root, Deadline deadline) override;
   void scatter(Buffer piece, Buffer whole, const Counts& counts, int root, Deadline deadline) override;
-  void all_to_all(Buffer received, const Counts& recv_counts, Buffer sent, const Counts& send_counts,
+  void all_to_all(Buffer received, const Counts& recv_counts, Buffer data, const Counts& send_counts,
                   Deadline deadline) override;
   void barrier(Deadline deadline) override;
 

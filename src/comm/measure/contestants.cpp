@@ -17,7 +17,7 @@ namespace {
 
 at::Tensor ordinary(std::int64_t count) { return at::zeros({count}, at::kFloat); }
 
-Contestant communicator(std::string name, Communicator comm, bool own_memory) {
+Contestant communicator(std::string name, const Communicator& comm, bool own_memory) {
   Contestant contestant;
   contestant.name = std::move(name);
   contestant.all_reduce = [comm](at::Tensor whole) { comm.all_reduce(std::move(whole)); };

@@ -20,12 +20,12 @@ void reduce_for_mpi(void* in, void* inout, int* length, MPI_Datatype* /*type*/) 
 template <c10::ScalarType dtype, ReduceOp op>
 MPI_Op custom_op() {
   // MPI frees what is left at its end; one operation for the process is made here.
-  static const MPI_Op kMade = [] {
+  static const MPI_Op made = [] {
     MPI_Op created = MPI_OP_NULL;
     check_mpi(MPI_Op_create(&reduce_for_mpi<dtype, op>, 1, &created), "MPI_Op_create");
     return created;
   }();
-  return kMade;
+  return made;
 }
 
 template <c10::ScalarType dtype>

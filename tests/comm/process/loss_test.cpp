@@ -3,9 +3,9 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <set>
 #include <sstream>

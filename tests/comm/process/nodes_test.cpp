@@ -4,9 +4,9 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <sstream>
 #include <thread>
 
@@ -27,7 +27,7 @@ void set(const char* name, std::int64_t value) { setenv(name, std::to_string(val
 
 /// Tells this process what a launcher would that put rank r on node nodes[r].
 void place(const std::vector<int>& nodes) {
-  const int rank = std::atoi(getenv("RANK"));
+  const int rank = std::stoi(getenv("RANK"));
   const int node = nodes[static_cast<std::size_t>(rank)];
   set("NODE_RANK", node);
   set("LOCAL_RANK", std::count(nodes.begin(), nodes.begin() + rank, node));

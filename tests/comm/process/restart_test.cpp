@@ -3,7 +3,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <gtest/gtest.h>
-#include <signal.h>
+
+#include <csignal>
 
 #include "comm/process/roles.h"
 #include "support/require.h"
