@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/commands.h"
+#include "tessera/run.h"
 #include "tessera/torch_commands.h"
 
 namespace {
@@ -15,14 +16,17 @@ namespace {
 int run(std::vector<std::string> arguments) {
   CLI::App app("Distributed training for C++ on LibTorch", "tessera");
   app.require_subcommand(1);
+  tessera::app::RunCommand command;
+  tessera::app::add_run(app, command);
   tessera::app::add_torch_commands(app);
+  tessera::app::take_program(app, arguments, command);
   try {
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : tessera::app::kUsageExitCode;
   }
-  return 0;
+  return command.exit_code;
 }
 
 }  // namespace

@@ -1,5 +1,3 @@
-#include "tessera/torch_commands.h"
-
 #include <tessera/core/error.h>
 #include <tessera/launch/local_job.h>
 
@@ -11,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+
+#include "tessera/torch_commands.h"
 
 namespace tessera::app {
 namespace {
