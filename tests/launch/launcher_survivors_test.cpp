@@ -61,6 +61,18 @@ TEST(LauncherSurvivors, AreNoneAfterAFailure) {
   EXPECT_TRUE(launcher.processes().empty());
 }
 
+TEST(LauncherSurvivors, AreNoRanksThoughBothOfItsProcessesDie) {
+  Launcher launcher(shell_ranks(2, "trap '' TERM HUP; echo ready; while true; do sleep 0.05; done"));
+  ASSERT_TRUE(launcher.wait_for_output("[rank 0] ready"));
+  ASSERT_TRUE(launcher.wait_for_output("[rank 1] ready"));
+  const pid_t supervisor = launcher.supervisor();
+  kill(supervisor, SIGSTOP);  // so that it cannot answer to the first death
+  launcher.send(SIGKILL);
+  EXPECT_EQ(launcher.wait(), 137);
+  kill(supervisor, SIGKILL);
+  launcher.expect_no_processes();
+}
+
 TEST(LauncherSurvivors, DoNotHoldItUpByTheirPipes) {
   const auto start = std::chrono::steady_clock::now();
   Launcher launcher(shell_ranks(2, "(setsid sleep 1000 &) ; echo done"));
