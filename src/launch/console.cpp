@@ -56,19 +56,24 @@ void Console::add_note(std::string_view line) {
 bool Console::has_pending() const { return has_pending(Stream::kOutput) || has_pending(Stream::kError); }
 
 bool Console::is_full() const {
-  return std::any_of(states_.begin(), states_.end(), [](const State& one) { return one.queue.size() > kFullBytes; });
+  return std::any_of(states_.begin(), states_.end(),
+                     [](const State& one) { return one.pending().size() > kFullBytes; });
 }
 
 void Console::write_some(Stream stream) {
   State& to = state(stream);
   // A pipe that can be written to takes at least PIPE_BUF bytes.
-  const std::size_t size = to.whole ? to.queue.size() : std::min<std::size_t>(to.queue.size(), PIPE_BUF);
-  const ssize_t written = write(to.descriptor, to.queue.data(), size);
+  const std::string_view bytes = to.whole ? to.pending() : to.pending().substr(0, PIPE_BUF);
+  const ssize_t written = write(to.descriptor, bytes.data(), bytes.size());
   if (written >= 0) {
-    to.queue.erase(0, static_cast<std::size_t>(written));
+    to.num_written += static_cast<std::size_t>(written);
   } else if (errno != EINTR && errno != EAGAIN) {
     to.broken = true;
-    to.queue.clear();
+    to.num_written = to.queue.size();
+  }
+  if (to.num_written * 2 >= to.queue.size()) {
+    to.queue.erase(0, to.num_written);
+    to.num_written = 0;
   }
 }
 

@@ -22,7 +22,7 @@ class Console {
   void add_note(std::string_view line);
 
   int descriptor(Stream stream) const { return state(stream).descriptor; }
-  bool has_pending(Stream stream) const { return !state(stream).queue.empty(); }
+  bool has_pending(Stream stream) const { return !state(stream).pending().empty(); }
   bool has_pending() const;
   /// Too much is queued: ranks should wait before they write more.
   bool is_full() const;
@@ -39,6 +39,9 @@ class Console {
     bool whole = false;  ///< a regular file: takes any amount at once
     bool broken = false;
     std::string queue;
+    std::size_t num_written = 0;  ///< bytes at the queue's front that are out; taking them away each time would be slow
+
+    std::string_view pending() const { return std::string_view(queue).substr(num_written); }
   };
   State& state(Stream stream) { return states_[static_cast<std::size_t>(stream)]; }
   const State& state(Stream stream) const { return states_[static_cast<std::size_t>(stream)]; }

@@ -179,10 +179,21 @@ void Supervisor::take_signal(int signal, Attempt* attempt) {
       if (attempt != nullptr) attempt->signal(SIGCONT);
       return;
     default:
-      if (ending_signal_ != 0) kill_at_once_ = true;
-      if (ending_signal_ == 0) ending_signal_ = signal;
-      if (attempt != nullptr) begin_ending(*attempt, signal);
+      take_ending_signal(signal, attempt);
   }
+}
+
+void Supervisor::take_ending_signal(int signal, Attempt* attempt) {
+  // timeout(1) and some batch systems signal the process and then its whole group, which makes two of one.
+  constexpr std::chrono::milliseconds kEcho{100};
+  if (signal == ending_signal_ && Clock::now() - ending_time_ < kEcho) return;
+  if (ending_signal_ != 0) {
+    kill_at_once_ = true;
+    return;
+  }
+  ending_signal_ = signal;
+  ending_time_ = Clock::now();
+  if (attempt != nullptr) begin_ending(*attempt, signal);
 }
 
 }  // namespace tessera::launch

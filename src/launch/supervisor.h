@@ -37,6 +37,7 @@ class Supervisor {
   void wait(std::optional<Clock::time_point> deadline, Attempt* attempt);
   void take_signals(Attempt* attempt);
   void take_signal(int signal, Attempt* attempt);
+  void take_ending_signal(int signal, Attempt* attempt);
   bool must_stop_now() const { return front_is_gone_ || kill_at_once_; }
   void note(const std::string& text) { console_.add_note("tessera run: " + text); }
 
@@ -49,6 +50,7 @@ class Supervisor {
   Clock::duration ran_for_{};
   std::optional<Clock::time_point> kill_time_;  ///< when the ranks that were told to end are killed
   int ending_signal_ = 0;                       ///< the first that asked the launcher to end
+  Clock::time_point ending_time_;               ///< when it came
   bool kill_at_once_ = false;                   ///< it was asked twice
   bool front_is_gone_ = false;
 };

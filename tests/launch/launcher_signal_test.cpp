@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <csignal>
 
 #include "launcher.h"
@@ -43,6 +45,17 @@ TEST(LauncherSignal, KillsAtTheSecond) {
   EXPECT_EQ(launcher.wait(std::chrono::seconds(10)), 130);
   expect_parts(launcher.errors(), {"2 ranks had to be killed"});
   launcher.expect_no_processes();
+}
+
+TEST(LauncherSignal, TakesAnEchoOfTheFirstForTheFirst) {
+  Launcher launcher(shell_ranks(1, std::string("trap 'sleep 0.3; echo saved; exit 0' TERM") + kWaiting));
+  wait_until_ready(launcher, 1);
+  for (int i = 0; i < 10; ++i) {
+    launcher.send(SIGTERM);
+    usleep(1000);  // or the kernel makes them one
+  }
+  EXPECT_EQ(launcher.wait(), 143);
+  expect_parts(launcher.output(), {"[rank 0] saved"});
 }
 
 TEST(LauncherSignal, KillsAfterTheGrace) {
