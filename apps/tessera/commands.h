@@ -7,6 +7,9 @@ class App;
 
 namespace tessera::app {
 
+/// Of a command line that cannot be understood; CLI11 has a number for each reason.
+inline constexpr int kUsageExitCode = 2;
+
 void add_bench_comm(CLI::App& bench);
 void add_bench_all_reduce(CLI::App& bench);
 void add_bench_mesh(CLI::App& bench);

@@ -1,27 +1,45 @@
 #include <tessera/core/error.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <vector>
 
 #include "tessera/commands.h"
+#include "tessera/run.h"
+#include "tessera/torch_commands.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+int run(std::vector<std::string> arguments) {
   CLI::App app("Distributed training for C++ on LibTorch", "tessera");
   app.require_subcommand(1);
-  CLI::App& bench = *app.add_subcommand("bench", "Measure this machine");
-  bench.require_subcommand(1);
-  tessera::app::add_bench_comm(bench);
-  tessera::app::add_bench_all_reduce(bench);
-  tessera::app::add_bench_mesh(bench);
-  tessera::app::add_reference(app);
+  tessera::app::RunCommand command;
+  tessera::app::add_run(app, command);
+  tessera::app::add_torch_commands(app);
+  tessera::app::take_program(app, arguments, command);
   try {
-    app.parse(argc, argv);
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+    app.parse(arguments);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error);
+    return app.exit(error) == 0 ? 0 : tessera::app::kUsageExitCode;
+  }
+  return command.exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  try {
+    if (!arguments.empty() && tessera::app::is_torch_command(arguments[0])) {
+      tessera::app::exec_torch_command(arguments);
+    }
+    return run(arguments);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "tessera: %s\n", error.what());
     return tessera::exit_code(error);
   }
-  return 0;
 }

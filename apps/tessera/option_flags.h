@@ -4,6 +4,7 @@
 #include <tessera/core/options.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -11,6 +12,12 @@
 #include <utility>
 
 namespace tessera::app {
+
+/// The flag of a field: `--init-timeout` for the key `init_timeout`.
+inline std::string flag_of(std::string key) {
+  std::replace(key.begin(), key.end(), '_', '-');
+  return "--" + key;
+}
 
 /// The fields of an options type as flags of a command, besides `--config FILE` and `--print-config`. A flag wins over
 /// the file, the file over the default.
@@ -20,7 +27,7 @@ class OptionFlags {
   explicit OptionFlags(CLI::App& command) : given_(std::make_shared<Given>()) {
     for (const Field& field : T::fields().fields()) {
       std::string help = field.help + " [" + field.default_text() + "]";
-      command.add_option("--" + field.key, given_->texts[field.key], help)->group("Options of " + T::fields().name());
+      command.add_option(flag_of(field.key), given_->texts[field.key], help)->group("Options of " + T::fields().name());
     }
     command.add_option("--config", given_->file, "Read options from this TOML file");
     command.add_flag("--print-config", given_->print, "Print the options as TOML, and end");

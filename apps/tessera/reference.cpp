@@ -1,6 +1,7 @@
 // tessera reference: the tables of docs/reference, from the lists of fields themselves.
 #include <tessera/comm/world.h>
 #include <tessera/core/config_file.h>
+#include <tessera/launch/run_options.h>
 #include <tessera/mesh/three_d_parallelism.h>
 
 #include <CLI/CLI.hpp>
@@ -26,6 +27,13 @@ void add_reference(CLI::App& app) {
           "`tessera::WorldOptions`, for `tessera::init()`. In a TOML file these are the keys, on the command line the "
           "flags.",
           WorldOptions::fields());
+  });
+  command.add_subcommand("run", "RunOptions")->callback([] {
+    print(
+        "Options of `tessera run`",
+        "`tessera::RunOptions`. In a TOML file (`--config FILE`) these are the keys. On the command line they are the "
+        "flags, with dashes or underscores: `--nproc-per-node 4`, `--nproc_per_node=4`.",
+        RunOptions::fields());
   });
   command.add_subcommand("parallelism", "ThreeDParallelismConfig")->callback([] {
     print("Options of three-dimensional parallelism",

@@ -1,11 +1,7 @@
 #include <tessera/core/error.h>
 #include <tessera/launch/local_job.h>
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <spawn.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,7 +12,10 @@
 #include <cstring>
 #include <thread>
 
-extern char** environ;  // NOLINT: POSIX's own name
+#include "launch/environment.h"
+#include "launch/process.h"
+#include "launch/program_path.h"
+#include "launch/rendezvous_port.h"
 
 namespace tessera::launch {
 namespace {
@@ -49,51 +48,40 @@ class OutputFile {
   int descriptor_;
 };
 
-std::vector<std::string> environment_for(const LocalJob& job, int rank, int port) {
+std::vector<std::string> environment_for(const LocalJob& job, int rank, const RendezvousPort& port) {
   const int per_node = job.ranks_per_node > 0 ? job.ranks_per_node : job.num_ranks;
-  std::map<std::string, std::string> variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const auto equals = text.find('=');
-    variables[text.substr(0, equals)] = text.substr(equals + 1);
-  }
+  Environment environment = current_environment();
   if (job.launcher_variables) {
-    variables["RANK"] = std::to_string(rank);
-    variables["WORLD_SIZE"] = std::to_string(job.num_ranks);
-    variables["LOCAL_RANK"] = std::to_string(rank % per_node);
-    variables["LOCAL_WORLD_SIZE"] = std::to_string(per_node);
-    variables["NODE_RANK"] = std::to_string(rank / per_node);
-    variables["MASTER_ADDR"] = "127.0.0.1";
-    variables["MASTER_PORT"] = std::to_string(port);
-    variables.try_emplace("OMP_NUM_THREADS", "1");
+    RankPlace place;
+    place.rank = rank;
+    place.local_rank = rank % per_node;
+    place.node_rank = rank / per_node;
+    place.world_size = job.num_ranks;
+    place.local_world_size = per_node;
+    place.master_address = port.address();
+    place.master_port = port.port();
+    set_place(environment, place);
+    environment.try_emplace("OMP_NUM_THREADS", "1");
   }
-  for (const auto& [name, value] : job.variables) variables[name] = value;
-  std::vector<std::string> entries;
-  for (const auto& [name, value] : variables) entries.push_back(name + "=" + value);
-  return entries;
+  for (const auto& [name, value] : job.variables) environment[name] = value;
+  return entries_of(environment);
 }
 
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> result;
-  for (auto& text : texts) result.push_back(text.data());
-  result.push_back(nullptr);
-  return result;
+int start(const LocalJob& job, int rank, const RendezvousPort& port, int output) {
+  const ProgramPath program = find_program(job.command.at(0));
+  if (program.path.empty()) throw ConfigError(program.fault);
+  ProcessSpec spec;
+  spec.program = program.path;
+  spec.arguments = job.command;
+  spec.environment = environment_for(job, rank, port);
+  spec.output = output;
+  spec.error = output;
+  const Started started = start_process(spec);
+  if (started.fault != 0) {
+    throw ConfigError("the program " + program.path + " cannot be started: " + std::strerror(started.fault));
+  }
+  return started.process;
 }
-
-int start(std::vector<std::string> arguments, std::vector<std::string> environment, int output) {
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, output, STDERR_FILENO);
-  pid_t process = 0;
-  const int code = posix_spawnp(&process, arguments[0].c_str(), &actions, nullptr, pointers(arguments).data(),
-                                pointers(environment).data());
-  posix_spawn_file_actions_destroy(&actions);
-  if (code != 0) throw ConfigError("the program " + arguments[0] + " cannot be started: " + std::strerror(code));
-  return process;
-}
-
-int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
 /// Blocks: until the process has ended, which it is made to after the deadline.
 int wait_for(int process, std::chrono::steady_clock::time_point deadline) {
@@ -117,26 +105,14 @@ std::string own_path() {
   return {path.data(), static_cast<std::size_t>(length)};
 }
 
-int free_port() {
-  const int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  const bool bound = bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
-                     getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) == 0;
-  close(descriptor);
-  if (!bound) throw CommError("no port of the loopback interface can be bound");
-  return ntohs(address.sin_port);
-}
+int free_port() { return RendezvousPort().port(); }
 
 std::vector<RankResult> run(const LocalJob& job) {
-  const int port = free_port();
+  const RendezvousPort port;
   std::vector<OutputFile> outputs(static_cast<std::size_t>(job.num_ranks));
   std::vector<int> processes;
   for (int rank = 0; rank < job.num_ranks; ++rank) {
-    processes.push_back(
-        start(job.command, environment_for(job, rank, port), outputs[static_cast<std::size_t>(rank)].descriptor()));
+    processes.push_back(start(job, rank, port, outputs[static_cast<std::size_t>(rank)].descriptor()));
   }
   if (job.when_started) job.when_started(processes);
   std::vector<RankResult> results(static_cast<std::size_t>(job.num_ranks));

@@ -1,32 +1,20 @@
 #pragma once
 
+#include <tessera/core/arg.h>
 #include <tessera/core/options.h>
 
 #include <chrono>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
-
-// What LibTorch's TORCH_ARG makes: core must not include it, but its options types look like this.
-#define SAMPLE_ARG(T, name)                       \
- public:                                          \
-  auto name(T value) -> decltype(*this) {         \
-    this->name##_ = std::move(value);             \
-    return *this;                                 \
-  }                                               \
-  const T& name() const { return this->name##_; } \
-                                                  \
- private:                                         \
-  T name##_
 
 namespace tessera::testing {
 
 enum class Shape { kRing = 3, kTree = 7 };
 
 struct RetryOptions {
-  SAMPLE_ARG(int, attempts) = 3;
-  SAMPLE_ARG(std::chrono::milliseconds, pause) = std::chrono::milliseconds(250);
+  TESSERA_ARG(int, attempts) = 3;
+  TESSERA_ARG(std::chrono::milliseconds, pause) = std::chrono::milliseconds(250);
 
  public:
   static const FieldList<RetryOptions>& fields() {
@@ -38,10 +26,10 @@ struct RetryOptions {
 };
 
 struct LinkOptions {
-  SAMPLE_ARG(std::string, backend) = "auto";
-  SAMPLE_ARG(std::string, strategy) = "ring";
-  SAMPLE_ARG(std::chrono::milliseconds, timeout) = std::chrono::seconds(30);
-  SAMPLE_ARG(RetryOptions, retry) = RetryOptions();
+  TESSERA_ARG(std::string, backend) = "auto";
+  TESSERA_ARG(std::string, strategy) = "ring";
+  TESSERA_ARG(std::chrono::milliseconds, timeout) = std::chrono::seconds(30);
+  TESSERA_ARG(RetryOptions, retry) = RetryOptions();
 
  public:
   static const FieldList<LinkOptions>& fields() {
@@ -56,16 +44,16 @@ struct LinkOptions {
 
 /// One field of every type, and sections two deep.
 struct SampleOptions {
-  SAMPLE_ARG(LinkOptions, world) = LinkOptions().backend("gloo");
-  SAMPLE_ARG(bool, overlap) = true;
-  SAMPLE_ARG(int, num_steps) = 100;
-  SAMPLE_ARG(std::int64_t, bucket_bytes) = 25'000'000;
-  SAMPLE_ARG(double, rate) = 0.5;
-  SAMPLE_ARG(std::string, name) = "";
-  SAMPLE_ARG(std::chrono::milliseconds, wait) = std::chrono::minutes(2);
-  SAMPLE_ARG(std::vector<std::string>, axes) = { "dp", "tp" };
-  SAMPLE_ARG(std::vector<std::int64_t>, sizes) = {};
-  SAMPLE_ARG(Shape, shape) = Shape::kTree;
+  TESSERA_ARG(LinkOptions, world) = LinkOptions().backend("gloo");
+  TESSERA_ARG(bool, overlap) = true;
+  TESSERA_ARG(int, num_steps) = 100;
+  TESSERA_ARG(std::int64_t, bucket_bytes) = 25'000'000;
+  TESSERA_ARG(double, rate) = 0.5;
+  TESSERA_ARG(std::string, name) = "";
+  TESSERA_ARG(std::chrono::milliseconds, wait) = std::chrono::minutes(2);
+  TESSERA_ARG(std::vector<std::string>, axes) = { "dp", "tp" };
+  TESSERA_ARG(std::vector<std::int64_t>, sizes) = {};
+  TESSERA_ARG(Shape, shape) = Shape::kTree;
 
  public:
   static const FieldList<SampleOptions>& fields() {

@@ -1,6 +1,6 @@
 """check_output.py README COMMAND...: runs the command and compares its lines with the README's last expected block.
 
-Ranks print in any order, so lines are compared as a multiset.
+Ranks print in any order, so lines are compared as a multiset. The prefix that `tessera run` gives them is taken off.
 """
 
 import re
@@ -20,7 +20,7 @@ def expected_lines(readme: str) -> list[str]:
 def main() -> None:
     readme, *command = sys.argv[1:]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50)
-    found = sorted(done.stdout.splitlines())
+    found = sorted(re.sub(r"^\[rank \d+\] ", "", line) for line in done.stdout.splitlines())
     expected = expected_lines(readme)
     if done.returncode != 0 or found != expected:
         sys.exit(f"exit code {done.returncode}\nexpected {expected}\nfound    {found}\n{done.stderr}")

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <chrono>
+
+namespace tessera::launch {
+
+/// How long to wait before a restart. The first is immediate; a job that keeps failing waits twice as long each time,
+/// and one that ran well for a while is treated as new.
+class Backoff {
+ public:
+  static constexpr std::chrono::milliseconds kShortest{100};
+  static constexpr std::chrono::milliseconds kLongest{5000};
+  static constexpr std::chrono::milliseconds kGoodRun{60000};
+
+  std::chrono::milliseconds next(std::chrono::milliseconds ran_for);
+
+ private:
+  std::chrono::milliseconds next_{0};
+};
+
+}  // namespace tessera::launch

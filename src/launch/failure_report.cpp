@@ -1,0 +1,69 @@
+#include "launch/failure_report.h"
+
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstdio>
+
+#include "launch/exit_meaning.h"
+
+namespace tessera::launch {
+namespace {
+
+std::string title_of(const Rank& rank) {
+  return "rank " + std::to_string(rank.number) + " (pid " + std::to_string(rank.process) + ")";
+}
+
+std::string end_of(const Rank& rank, const Rank& first, const RunPlan& plan) {
+  if (!rank.death) return "was not started";
+  const Death& death = *rank.death;
+  if (death.killed) return "did not end within " + duration_for_people(plan.grace) + " of SIGTERM and was killed";
+  if (death.wait_status == 0 && death.time <= first.death->time) return "had finished";
+  const std::string later = ", " + duration_for_people(death.time - first.death->time) + " later";
+  if (WIFSIGNALED(death.wait_status) && WTERMSIG(death.wait_status) == SIGTERM) {
+    return "ended by the launcher with SIGTERM" + later;
+  }
+  return exit_meaning(death.wait_status) + later;
+}
+
+void add_last_lines(std::vector<std::string>& report, const OutputTail& tail) {
+  if (tail.lines().empty()) {
+    report.emplace_back("  it wrote nothing");
+    return;
+  }
+  report.emplace_back("  its last lines:");
+  for (const std::string& line : tail.lines()) report.push_back("    | " + line);
+}
+
+}  // namespace
+
+std::string duration_for_people(Clock::duration duration) {
+  const double seconds = std::chrono::duration<double>(duration).count();
+  char text[32];
+  if (seconds < 1) {
+    std::snprintf(text, sizeof(text), "%.0f ms", seconds * 1e3);
+  } else {
+    std::snprintf(text, sizeof(text), "%.3g s", seconds);
+  }
+  return text;
+}
+
+std::vector<std::string> failure_report(const Attempt& attempt, const RunPlan& plan, int generation) {
+  const Rank& first = *attempt.first_failure();
+  std::vector<std::string> report;
+  report.push_back("tessera run: the job failed because of rank " + std::to_string(first.number) + ":");
+  report.push_back("  " + title_of(first) + " " + exit_meaning(first.death->wait_status) + ", " +
+                   duration_for_people(first.death->time - attempt.start_time()) + " after the start");
+  const OutputTail& tail = first.output->tail();
+  if (!tail.error_text().empty()) report.push_back("  error: " + tail.error_text());
+  add_last_lines(report, tail);
+  for (const Rank& rank : attempt.ranks()) {
+    if (&rank != &first) report.push_back("  " + title_of(rank) + " " + end_of(rank, first, plan));
+  }
+  if (!plan.log_dir.empty()) {
+    report.push_back("  all output: " + plan.log_dir + "/attempt_" + std::to_string(generation));
+  }
+  return report;
+}
+
+}  // namespace tessera::launch

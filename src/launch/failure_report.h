@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launch/attempt.h"
+
+namespace tessera::launch {
+
+/// What happened to an attempt whose rank `first_failure()` failed: the cause with what it wrote, then every other rank
+/// in a line.
+/// Requires: the attempt is finished.
+std::vector<std::string> failure_report(const Attempt& attempt, const RunPlan& plan, int generation);
+
+/// "850 ms", "2.5 s".
+std::string duration_for_people(Clock::duration duration);
+
+}  // namespace tessera::launch

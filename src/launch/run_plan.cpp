@@ -1,0 +1,137 @@
+#include "launch/run_plan.h"
+
+#include <tessera/core/error.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+
+#include "launch/machine.h"
+
+namespace tessera::launch {
+namespace {
+
+constexpr int kMaxPort = 65535;
+
+/// None for anything but a whole number.
+std::optional<int> number_of(const std::string& text) {
+  int value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, fault] = std::from_chars(text.data(), end, value);
+  return fault == std::errc() && rest == end && !text.empty() ? std::optional(value) : std::nullopt;
+}
+
+int num_ranks_of(const std::string& text) {
+  if (text == "cpu") return num_allowed_cores();
+  if (text == "auto") {
+    const int gpus = num_gpus(std::getenv("CUDA_VISIBLE_DEVICES"));
+    return gpus > 0 ? gpus : num_allowed_cores();
+  }
+  const auto number = number_of(text);
+  if (!number || *number < 1) {
+    throw ConfigError("nproc_per_node: expected a number from 1, cpu or auto, found \"" + text + "\"");
+  }
+  return *number;
+}
+
+struct Endpoint {
+  std::string host;
+  int port = 0;
+};
+
+Endpoint endpoint_of(const RunOptions& options) {
+  const std::string& text = options.rdzv_endpoint();
+  if (text.empty()) return {options.master_addr(), options.master_port()};
+  if (!options.master_addr().empty() || options.master_port() != 0) {
+    throw ConfigError("rdzv_endpoint says what master_addr and master_port say: give it or them, not both");
+  }
+  const auto colon = text.rfind(':');
+  const auto port = colon == std::string::npos ? std::optional(0) : number_of(text.substr(colon + 1));
+  if (!port) throw ConfigError("rdzv_endpoint: expected HOST:PORT, found \"" + text + "\"");
+  std::string host = text.substr(0, colon);
+  // [::1]:29500
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  return {host, *port};
+}
+
+void check(const RunOptions& options) {
+  RunOptions::fields().check(options);
+  if (options.nnodes() != 1) {
+    throw ConfigError("nnodes: only jobs of one node can be started so far, found " + std::to_string(options.nnodes()) +
+                      "; use mpirun or srun for several");
+  }
+  if (options.node_rank() != 0) {
+    throw ConfigError("node_rank: expected 0, because nnodes is 1, found " + std::to_string(options.node_rank()));
+  }
+  if (!options.secret_file().empty()) {
+    throw ConfigError("secret_file: it protects jobs of several nodes, and only those of one can be started so far");
+  }
+  if (options.max_restarts() < 0) {
+    throw ConfigError("max_restarts: expected a number from 0, found " + std::to_string(options.max_restarts()));
+  }
+  if (options.tee() < 0 || options.tee() > 3) {
+    throw ConfigError("tee: expected 0, 1, 2 or 3, found " + std::to_string(options.tee()));
+  }
+  if (options.tee() != 3 && options.log_dir().empty()) {
+    throw ConfigError("tee " + std::to_string(options.tee()) +
+                      " keeps output off the console, and without log_dir it "
+                      "would be lost; set log_dir");
+  }
+  if (options.grace().count() < 0) throw ConfigError("grace: a duration from 0 was expected");
+}
+
+std::vector<std::vector<int>> binding_of(Binding binding, int num_ranks, const PlanBinding& plan_binding) {
+  if (binding == Binding::kAuto) binding = num_numa_nodes() > 1 ? Binding::kNuma : Binding::kNone;
+  if (binding == Binding::kNone) return {};
+  return plan_binding(binding, num_ranks, allowed_cpus());
+}
+
+}  // namespace
+
+RunPlan resolve(const RunOptions& options, const PlanBinding& plan_binding) {
+  check(options);
+  const Endpoint endpoint = endpoint_of(options);
+  if (endpoint.port < 0 || endpoint.port > kMaxPort) {
+    throw ConfigError("the rendezvous port: expected 0 to " + std::to_string(kMaxPort) + ", found " +
+                      std::to_string(endpoint.port));
+  }
+  RunPlan plan;
+  plan.num_ranks = num_ranks_of(options.nproc_per_node());
+  plan.num_nodes = options.nnodes();
+  plan.node_rank = options.node_rank();
+  plan.master_address = endpoint.host.empty() ? "127.0.0.1" : endpoint.host;
+  plan.master_port = endpoint.port;
+  plan.max_restarts = options.max_restarts();
+  plan.log_dir = options.log_dir();
+  plan.shows_output = (options.tee() & 1) != 0;
+  plan.shows_errors = (options.tee() & 2) != 0;
+  plan.cpus = binding_of(options.bind(), plan.num_ranks, plan_binding);
+  plan.grace = options.grace();
+  plan.num_threads = std::max(1, num_allowed_cores() / plan.num_ranks);
+  return plan;
+}
+
+Environment environment_of(const RunPlan& plan, int local_rank, int generation) {
+  RankPlace place;
+  place.rank = plan.rank_of(local_rank);
+  place.local_rank = local_rank;
+  place.node_rank = plan.node_rank;
+  place.world_size = plan.world_size();
+  place.local_world_size = plan.num_ranks;
+  place.master_address = plan.master_address;
+  place.master_port = plan.master_port;
+  Environment environment = current_environment();
+  set_place(environment, place);
+  environment["GROUP_RANK"] = std::to_string(plan.node_rank);
+  environment["TESSERA_RUN"] = "1";
+  environment["TORCHELASTIC_RESTART_COUNT"] = std::to_string(generation);
+  // Of a torchrun around this launcher, whose store is not this job's.
+  environment["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+  environment.erase("TORCHELASTIC_RUN_ID");
+  // By default each rank would start a thread a core, and all of them would fight for the cores.
+  environment.try_emplace("OMP_NUM_THREADS", std::to_string(plan.num_threads));
+  return environment;
+}
+
+}  // namespace tessera::launch

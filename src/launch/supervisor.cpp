@@ -1,0 +1,199 @@
+#include "launch/supervisor.h"
+
+#include <poll.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "launch/exit_meaning.h"
+#include "launch/failure_report.h"
+#include "launch/process.h"
+
+namespace tessera::launch {
+namespace {
+
+std::vector<int> supervised_signals() {
+  std::vector<int> signals = ending_signals();
+  signals.insert(signals.end(), {SIGCHLD, SIGTSTP, SIGCONT});
+  return signals;
+}
+
+int milliseconds_until(std::optional<Clock::time_point> deadline) {
+  if (!deadline) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
+}
+
+/// What is waited for, and who it belongs to.
+class PollSet {
+ public:
+  /// Returns the place of the answer.
+  std::size_t add(int descriptor, short events) {
+    entries_.push_back({descriptor, events, 0});
+    return entries_.size() - 1;
+  }
+  void wait(int milliseconds) {
+    if (poll(entries_.data(), entries_.size(), milliseconds) >= 0) return;
+    for (pollfd& entry : entries_) entry.revents = 0;
+  }
+  bool is_ready(std::size_t place) const { return entries_[place].revents != 0; }
+
+ private:
+  std::vector<pollfd> entries_;
+};
+
+}  // namespace
+
+Supervisor::Supervisor(RunPlan plan, Descriptor front)
+    : plan_(std::move(plan)),
+      front_(std::move(front)),
+      signals_(supervised_signals()),
+      port_(plan_.master_address, plan_.master_port) {
+  plan_.master_port = port_.port();
+  // Whoever reads our output may leave; ranks whose output is kept go on.
+  signal(SIGPIPE, SIG_IGN);
+}
+
+int Supervisor::run() {
+  for (int generation = 0;; ++generation) {
+    const Verdict verdict = run_attempt(generation);
+    if (!verdict && wait_for_restart(generation + 1)) continue;
+    flush_console();
+    return verdict ? *verdict : 128 + (front_is_gone_ ? SIGKILL : ending_signal_);
+  }
+}
+
+Supervisor::Verdict Supervisor::run_attempt(int generation) {
+  Attempt attempt(plan_, generation, console_);
+  kill_time_.reset();
+  const auto fault = attempt.start();
+  if (!fault) watch(attempt);
+  attempt.finish();
+  ran_for_ = Clock::now() - attempt.start_time();
+  if (!fault) return judge(attempt, generation);
+  note(fault->message);
+  return fault->exit_code;
+}
+
+void Supervisor::watch(Attempt& attempt) {
+  bool told = false;
+  while (!attempt.all_ended() && !must_stop_now()) {
+    wait(kill_time_, &attempt);
+    const Rank* first = attempt.first_failure();
+    if (first != nullptr && !told && ending_signal_ == 0 && !attempt.all_ended()) {
+      note("rank " + std::to_string(first->number) + " " + exit_meaning(first->death->wait_status) +
+           "; ending the others");
+      begin_ending(attempt, SIGTERM);
+      told = true;
+    }
+    if (kill_time_ && Clock::now() >= *kill_time_) return;
+  }
+}
+
+void Supervisor::begin_ending(Attempt& attempt, int signal) {
+  attempt.signal(signal);
+  // One that is stopped would not see it.
+  attempt.signal(SIGCONT);
+  if (!kill_time_) kill_time_ = Clock::now() + plan_.grace;
+}
+
+Supervisor::Verdict Supervisor::judge(const Attempt& attempt, int generation) {
+  if (front_is_gone_) return 128 + SIGKILL;
+  if (ending_signal_ != 0) {
+    const auto& ranks = attempt.ranks();
+    const auto num_killed =
+        std::count_if(ranks.begin(), ranks.end(), [](const Rank& rank) { return rank.death->killed; });
+    note("ended by " + signal_name(ending_signal_) +
+         (num_killed == 0 ? "" : "; " + std::to_string(num_killed) + " ranks had to be killed"));
+    return 128 + ending_signal_;
+  }
+  if (attempt.first_failure() == nullptr) return 0;
+  for (const std::string& line : failure_report(attempt, plan_, generation)) console_.add_note(line);
+  if (generation < plan_.max_restarts) return std::nullopt;
+  return exit_code_of(attempt.first_failure()->death->wait_status);
+}
+
+bool Supervisor::wait_for_restart(int generation) {
+  const auto pause = backoff_.next(std::chrono::duration_cast<std::chrono::milliseconds>(ran_for_));
+  note("restart " + std::to_string(generation) + " of " + std::to_string(plan_.max_restarts) +
+       (pause.count() == 0 ? " now" : " in " + duration_for_people(pause)));
+  const auto deadline = Clock::now() + pause;
+  do {
+    wait(deadline, nullptr);
+  } while (Clock::now() < deadline && ending_signal_ == 0 && !must_stop_now());
+  return ending_signal_ == 0 && !must_stop_now();
+}
+
+void Supervisor::flush_console() {
+  while (console_.has_pending() && !must_stop_now()) wait(std::nullopt, nullptr);
+}
+
+/// Signals and deaths come before output: what a rank wrote can wait, the order in which ranks died cannot.
+void Supervisor::wait(std::optional<Clock::time_point> deadline, Attempt* attempt) {
+  PollSet set;
+  const auto signals = set.add(signals_.descriptor(), POLLIN);
+  const auto front = set.add(front_.get(), POLLIN);
+  if (attempt != nullptr) set.add(attempt->deaths_descriptor(), POLLIN);
+  std::vector<std::pair<Stream, std::size_t>> writable;
+  for (const Stream stream : kStreams) {
+    if (console_.has_pending(stream)) writable.emplace_back(stream, set.add(console_.descriptor(stream), POLLOUT));
+  }
+  std::vector<std::tuple<RankOutput*, Stream, std::size_t>> readable;
+  if (attempt != nullptr && !console_.is_full()) {
+    for (Rank& rank : attempt->ranks()) {
+      for (const Stream stream : kStreams) {
+        const int descriptor = rank.output->descriptor(stream);
+        if (descriptor >= 0) readable.emplace_back(rank.output.get(), stream, set.add(descriptor, POLLIN));
+      }
+    }
+  }
+  set.wait(milliseconds_until(deadline));
+  if (attempt != nullptr) attempt->reap();
+  if (set.is_ready(signals)) take_signals(attempt);
+  if (set.is_ready(front)) front_is_gone_ = true;
+  for (const auto& [stream, place] : writable) {
+    if (set.is_ready(place)) console_.write_some(stream);
+  }
+  for (const auto& [output, stream, place] : readable) {
+    if (set.is_ready(place)) output->read_some(stream);
+  }
+}
+
+void Supervisor::take_signals(Attempt* attempt) {
+  while (const auto signal = signals_.next()) take_signal(*signal, attempt);
+}
+
+void Supervisor::take_signal(int signal, Attempt* attempt) {
+  switch (signal) {
+    case SIGCHLD:
+      return;  // it only ends the wait: deaths are looked for after every wait
+    case SIGTSTP:
+      // Not SIGTSTP: process groups without a terminal do not react to it.
+      if (attempt != nullptr) attempt->signal(SIGSTOP);
+      return;
+    case SIGCONT:
+      if (attempt != nullptr) attempt->signal(SIGCONT);
+      return;
+    default:
+      take_ending_signal(signal, attempt);
+  }
+}
+
+void Supervisor::take_ending_signal(int signal, Attempt* attempt) {
+  // timeout(1) and some batch systems signal the process and then its whole group, which makes two of one.
+  constexpr std::chrono::milliseconds kEcho{100};
+  if (signal == ending_signal_ && Clock::now() - ending_time_ < kEcho) return;
+  if (ending_signal_ != 0) {
+    kill_at_once_ = true;
+    return;
+  }
+  ending_signal_ = signal;
+  ending_time_ = Clock::now();
+  if (attempt != nullptr) begin_ending(*attempt, signal);
+}
+
+}  // namespace tessera::launch
