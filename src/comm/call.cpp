@@ -4,6 +4,7 @@
 
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace tessera::comm {
@@ -14,12 +15,19 @@ Call::Call(std::shared_ptr<Group> group, const char* operation, const at::Tensor
   state_->operation = operation;
   state_->where = where;
   state_->timeout = timeout;
-  state_->sequence = group->next_sequence();
+  flight::CallStart call;
+  call.is_collective = std::string_view(operation) != "send" && std::string_view(operation) != "recv";
+  state_->sequence = group->next_sequence(call.is_collective);
+  call.group = group->recorded_as();
+  call.sequence = state_->sequence;
+  call.operation = operation;
+  call.where = where;
+  if (about.defined()) {
+    call.dtype = c10::toString(about.scalar_type());
+    call.shape = {about.sizes().data(), about.sizes().size()};
+  }
   state_->group = std::move(group);
-  const bool has_data = about.defined();
-  state_->ticket = state_->group->world().calls.begin(state_->group->name(), state_->sequence, operation,
-                                                      has_data ? c10::toString(about.scalar_type()) : "",
-                                                      has_data ? static_cast<std::int64_t>(about.nbytes()) : 0, where);
+  state_->ticket = state_->group->world().recorder->begin(call);
 }
 
 Call& Call::keep(at::Tensor tensor) {

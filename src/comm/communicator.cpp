@@ -76,7 +76,7 @@ bool Communicator::is_zero_copy(const at::Tensor& tensor) const {
   return tensor.is_contiguous() && group_->connection().is_zero_copy(tensor.const_data_ptr(), tensor.nbytes());
 }
 
-std::vector<CallRecord> Communicator::recent_calls() const { return group_->world().calls.recent(); }
+std::vector<CallRecord> Communicator::recent_calls() const { return group_->world().recorder->recent(); }
 
 c10::intrusive_ptr<c10d::ProcessGroup> Communicator::process_group() const { return group_->process_group(); }
 

@@ -22,6 +22,7 @@ Group::Group(std::shared_ptr<comm::WorldContext> world, std::string name, std::v
                       "; only members make a group");
   }
   rank_ = static_cast<int>(self - ranks_.begin());
+  recorded_as_ = world_->recorder->add_group(name_, ranks_);
   const int node = world_->topology.node_of(world_->rank);
   spans_nodes_ =
       std::any_of(ranks_.begin(), ranks_.end(), [&](int rank) { return world_->topology.node_of(rank) != node; });

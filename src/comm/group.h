@@ -30,7 +30,10 @@ class Group {
   const std::vector<int>& ranks() const { return ranks_; }
   comm::WorldContext& world() const { return *world_; }
   const std::shared_ptr<comm::WorldContext>& shared_world() const { return world_; }
-  std::uint64_t next_sequence() { return ++sequence_; }
+  /// Collectives and messages are counted apart: all members make the same collectives, but not the same messages.
+  std::uint64_t next_sequence(bool is_collective) { return is_collective ? ++num_collectives_ : ++num_messages_; }
+  /// Its number in the world's recorder.
+  std::uint32_t recorded_as() const { return recorded_as_; }
   bool spans_nodes() const { return spans_nodes_; }
 
   /// Blocks: at the first call, until the members are connected.
@@ -54,7 +57,9 @@ class Group {
   std::vector<int> ranks_;
   int rank_ = -1;
   bool spans_nodes_ = false;
-  std::uint64_t sequence_ = 0;
+  std::uint32_t recorded_as_ = 0;
+  std::uint64_t num_collectives_ = 0;
+  std::uint64_t num_messages_ = 0;
   std::mutex mutex_;
   std::optional<comm::ConnectRequest> request_;
   std::optional<comm::Connection> connection_;

@@ -23,7 +23,7 @@ std::string Work::State::describe() const {
 }
 
 void Work::State::rethrow() {
-  group->world().calls.end(ticket, true);
+  group->world().recorder->end(ticket, true);
   finished = true;
   const std::string context = describe() + ": ";
   try {
@@ -61,7 +61,7 @@ void Work::wait() {
   state_->finished = true;
   state_->finish = nullptr;
   state_->kept.clear();
-  state_->group->world().calls.end(state_->ticket, false);
+  state_->group->world().recorder->end(state_->ticket, false);
 }
 
 at::Tensor Work::result() {

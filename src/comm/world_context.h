@@ -2,6 +2,7 @@
 
 #include <tessera/comm/strategy.h>
 #include <tessera/comm/topology.h>
+#include <tessera/flight/recorder.h>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -10,7 +11,6 @@
 #include <string>
 
 #include "comm/algorithms/tuning_table.h"
-#include "comm/call_recorder.h"
 #include "comm/connector.h"
 
 namespace tessera::comm {
@@ -26,7 +26,7 @@ struct WorldContext {
   TuningTable tuning;
   c10::intrusive_ptr<c10d::Store> store;  ///< null in a fake world
   std::shared_ptr<Connector> connector;
-  CallRecorder calls;
+  std::unique_ptr<flight::Recorder> recorder;
 };
 
 }  // namespace tessera::comm

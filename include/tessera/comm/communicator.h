@@ -1,9 +1,9 @@
 #pragma once
 
-#include <tessera/comm/call_log.h>
 #include <tessera/comm/reduce_op.h>
 #include <tessera/comm/strategy.h>
 #include <tessera/comm/work.h>
+#include <tessera/flight/call_record.h>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorOptions.h>

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <tessera/flight/call_record.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::flight {
+
+/// A group that a rank is a member of.
+struct GroupRecord {
+  std::string name;
+  int size = 0;
+  std::vector<int> ranks;  ///< of the world, ascending; fewer than `size` when there was no room for all
+
+  bool operator==(const GroupRecord&) const = default;
+};
+
+/// What one rank recorded, at one moment.
+struct Snapshot {
+  int rank = -1;
+  int world_size = 0;
+  int process = 0;
+  std::string host;
+  std::vector<GroupRecord> groups;
+  std::vector<CallRecord> calls;  ///< the latest, oldest first
+
+  bool operator==(const Snapshot&) const = default;
+};
+
+/// Only the `num_calls` latest calls: a snapshot that travels should be small.
+std::string to_json(const Snapshot& snapshot, std::size_t num_calls = 64);
+/// Throws ConfigError for what is not a snapshot.
+Snapshot snapshot_from_json(std::string_view text);
+
+}  // namespace tessera::flight

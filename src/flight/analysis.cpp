@@ -1,0 +1,178 @@
+#include <tessera/flight/hang_report.h>
+#include <tessera/flight/rank_set.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "flight/group_history.h"
+
+namespace tessera::flight {
+namespace {
+
+std::string place(const CallRecord& call) { return call.file + ":" + std::to_string(call.line); }
+
+std::string short_text(const CallRecord& call) {
+  return call.operation + " #" + std::to_string(call.sequence) + " of group " + call.group;
+}
+
+std::string rank_text(const std::vector<int>& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + ranks_text(ranks);
+}
+
+/// `plural` follows "ranks 1,2", `singular` "rank 1".
+std::string with_verb(const std::vector<int>& ranks, const char* singular, const char* plural) {
+  return rank_text(ranks) + " " + (ranks.size() == 1 ? singular : plural);
+}
+
+bool is_lost(RankCondition condition) {
+  return condition != RankCondition::kWaiting && condition != RankCondition::kRunning;
+}
+
+/// Looks one report's ranks over.
+class Analysis {
+ public:
+  explicit Analysis(const HangReport& report) : report_(report), histories_(GroupHistory::of(report.ranks)) {}
+
+  std::vector<Finding> findings() const {
+    std::vector<Finding> all;
+    for (const RankStatus& status : report_.ranks) {
+      if (is_lost(status.condition)) all.push_back(lost(status));
+    }
+    const bool anyone_lost = !all.empty();
+    for (const GroupHistory& history : histories_) {
+      if (const auto divergence = history.divergence()) all.push_back(diverged(history, *divergence));
+    }
+    if (!anyone_lost && all.empty()) {
+      for (const GroupHistory& history : histories_) add_absent(history, all);
+    }
+    return all;
+  }
+
+ private:
+  const RankStatus* status_of(int rank) const {
+    const auto found = std::find_if(report_.ranks.begin(), report_.ranks.end(),
+                                    [&](const RankStatus& status) { return status.rank == rank; });
+    return found == report_.ranks.end() ? nullptr : &*found;
+  }
+
+  /// Where a rank is, in one sentence, and where it would be waited for.
+  void describe(int rank, Finding& finding) const {
+    const RankStatus* status = status_of(rank);
+    if (status == nullptr || !status->snapshot) {
+      finding.details.push_back("nothing is known of what rank " + std::to_string(rank) + " did");
+    } else if (status->snapshot->calls.empty()) {
+      finding.details.push_back("rank " + std::to_string(rank) + " has made no call yet");
+    } else {
+      const CallRecord& last = status->snapshot->calls.back();
+      finding.details.push_back("rank " + std::to_string(rank) +
+                                (last.state == CallState::kStarted ? " is in " : " was last in ") + to_string(last));
+    }
+    for (const GroupHistory& history : histories_) {
+      const auto gap = history.gap();
+      if (!gap || std::find(gap->absent.begin(), gap->absent.end(), rank) == gap->absent.end()) continue;
+      finding.details.push_back(with_verb(gap->waiting, "waits", "wait") + " for it in " + short_text(*gap->call) +
+                                " at " + place(*gap->call));
+    }
+    if (status == nullptr || status->stack.empty()) return;
+    finding.details.push_back("rank " + std::to_string(rank) + " is at:");
+    for (const std::string& frame : status->stack) finding.details.push_back("  " + frame);
+  }
+
+  Finding lost(const RankStatus& status) const {
+    Finding finding;
+    finding.ranks = {status.rank};
+    finding.what = "rank " + std::to_string(status.rank) + " " + verb(status.condition) +
+                   (status.detail.empty() ? "" : ": " + status.detail);
+    if (status.condition != RankCondition::kMissing) describe(status.rank, finding);
+    switch (status.condition) {
+      case RankCondition::kMissing:
+        finding.advice = "see whether it was started, and whether it reaches the rendezvous";
+        break;
+      case RankCondition::kStopped:
+        finding.advice = "continue it (kill -CONT), or look for the debugger or scheduler that stopped it";
+        break;
+      case RankCondition::kDead:
+        finding.advice = "look at its last lines of output; for SIGKILL, at the kernel's log for lack of memory";
+        break;
+      default:
+        finding.advice = "look at its host: is it up, reachable, and not out of memory?";
+    }
+    return finding;
+  }
+
+  static Finding diverged(const GroupHistory& history, const GroupHistory::Divergence& divergence) {
+    Finding finding;
+    const auto& sides = divergence.ranks_by_signature;
+    const auto largest = std::max_element(
+        sides.begin(), sides.end(), [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+    finding.what =
+        "the ranks of group " + history.name() + " disagree on their call #" + std::to_string(divergence.sequence);
+    for (auto side = sides.begin(); side != sides.end(); ++side) {
+      const CallRecord& example = *divergence.example.at(side->first);
+      finding.details.push_back(with_verb(side->second, "calls", "call") + " " + signature(example) + " at " +
+                                place(example));
+      if (side != largest) finding.ranks.insert(finding.ranks.end(), side->second.begin(), side->second.end());
+    }
+    std::sort(finding.ranks.begin(), finding.ranks.end());
+    const bool tie = finding.ranks.size() * 2 == finding.ranks.size() + largest->second.size();
+    finding.what += tie ? "" : "; the odd one out is " + rank_text(finding.ranks);
+    finding.advice =
+        "make the calls of a group the same, in the same order, on all its ranks: look for a condition "
+        "that depends on the rank or its data";
+    return finding;
+  }
+
+  void add_absent(const GroupHistory& history, std::vector<Finding>& all) const {
+    const auto gap = history.gap();
+    if (!gap) return;
+    Finding finding;
+    finding.ranks = gap->absent;
+    finding.what = with_verb(gap->absent, "has", "have") + " not come to " + short_text(*gap->call) + ", that " +
+                   with_verb(gap->waiting, "waits", "wait") + " in at " + place(*gap->call);
+    for (const int rank : gap->absent) describe(rank, finding);
+    if (const auto sequence = history.first_call_from_other_lines()) {
+      finding.details.push_back("call #" + std::to_string(*sequence) +
+                                " is the first that the ranks made from different lines");
+    }
+    finding.advice = report_.fatal ? "see why it did not come: a call skipped, an endless loop, a read that blocks"
+                                   : "nothing, if it is only slow; the job goes on until the communication timeout";
+    all.push_back(std::move(finding));
+  }
+
+  const HangReport& report_;
+  std::vector<GroupHistory> histories_;
+};
+
+}  // namespace
+
+HangReport analyse(std::string trigger, bool fatal, std::int64_t time_ns, int world_size,
+                   std::vector<RankStatus> ranks) {
+  HangReport report;
+  report.trigger = std::move(trigger);
+  report.fatal = fatal;
+  report.time_ns = time_ns;
+  report.world_size = world_size;
+  report.ranks = std::move(ranks);
+  report.findings = Analysis(report).findings();
+  return report;
+}
+
+const char* verb(RankCondition condition) {
+  switch (condition) {
+    case RankCondition::kWaiting:
+      return "waits";
+    case RankCondition::kRunning:
+      return "runs";
+    case RankCondition::kStopped:
+      return "is stopped";
+    case RankCondition::kSilent:
+      return "is silent";
+    case RankCondition::kDead:
+      return "is dead";
+    case RankCondition::kMissing:
+      return "never came";
+  }
+  return "?";
+}
+
+}  // namespace tessera::flight

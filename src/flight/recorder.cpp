@@ -1,0 +1,190 @@
+#include <tessera/core/error.h>
+#include <tessera/flight/rank_set.h>
+#include <tessera/flight/recorder.h>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include "flight/box.h"
+
+namespace tessera::flight {
+namespace {
+
+template <std::size_t size>
+void put(std::array<char, size>& field, std::string_view text) {
+  const std::size_t count = std::min(text.size(), size - 1);
+  std::memcpy(field.data(), text.data(), count);
+  field[count] = 0;
+}
+
+/// The end of a path says more than its beginning.
+template <std::size_t size>
+void put_end(std::array<char, size>& field, std::string_view text) {
+  put(field, text.size() < size ? text : text.substr(text.size() - size + 1));
+}
+
+std::int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
+}
+
+Box* map_box(int descriptor) {
+  const int flags = descriptor < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  void* memory = mmap(nullptr, sizeof(Box), PROT_READ | PROT_WRITE, flags, descriptor, 0);
+  if (memory == MAP_FAILED) {
+    throw StorageError(std::string("no memory for the record of calls: ") + std::strerror(errno));
+  }
+  return static_cast<Box*>(memory);
+}
+
+Box* open_box(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  struct stat status{};
+  if (descriptor < 0 || fstat(descriptor, &status) != 0 || status.st_size != static_cast<off_t>(sizeof(Box))) {
+    const std::string why = descriptor < 0 ? std::strerror(errno) : "it is that of another version of Tessera";
+    if (descriptor >= 0) close(descriptor);
+    throw StorageError("the launcher's black box " + path + " cannot be used: " + why +
+                       "; start the job with the `tessera` of the library that the program is linked with");
+  }
+  Box* box = map_box(descriptor);
+  close(descriptor);
+  return box;
+}
+
+}  // namespace
+
+struct Recorder::State {
+  explicit State(Box* memory) : box(*memory) {}
+  ~State() { munmap(&box, sizeof(Box)); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  CallEntry& entry(std::uint64_t ticket) const { return box.calls[ticket % kCapacity]; }
+
+  Box& box;
+  mutable std::mutex mutex;
+  std::uint64_t oldest = 1;  // no call before it is under way
+};
+
+Recorder::Recorder() : state_(std::make_unique<State>(map_box(-1))) { introduce(0, 1); }
+
+Recorder::Recorder(const std::string& path) : state_(std::make_unique<State>(open_box(path))) {}
+
+Recorder::~Recorder() = default;
+
+void Recorder::introduce(int rank, int world_size) {
+  const std::lock_guard lock(state_->mutex);
+  Box& box = state_->box;
+  box.rank = rank;
+  box.world_size = world_size;
+  box.process = getpid();
+  gethostname(box.host.data(), box.host.size() - 1);
+  box.magic.store(kBoxMagic, std::memory_order_release);
+}
+
+std::uint32_t Recorder::add_group(const std::string& name, const std::vector<int>& ranks) {
+  const std::lock_guard lock(state_->mutex);
+  Box& box = state_->box;
+  const std::uint32_t index = box.num_groups.load(std::memory_order_relaxed);
+  if (index >= kMaxGroups) return kMaxGroups;
+  GroupEntry& group = box.groups[index];
+  put_end(group.name, name);
+  put(group.ranks, ranks_text(ranks));
+  group.size = static_cast<std::int32_t>(ranks.size());
+  box.num_groups.store(index + 1, std::memory_order_release);
+  return index;
+}
+
+std::uint64_t Recorder::begin(const CallStart& call) {
+  const std::lock_guard lock(state_->mutex);
+  const std::uint64_t ticket = state_->box.next_ticket.load(std::memory_order_relaxed) + 1;
+  CallEntry& entry = state_->entry(ticket);
+  const std::uint64_t version = entry.version.load(std::memory_order_relaxed) | 1;
+  entry.version.store(version, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  entry.ticket = ticket;
+  entry.sequence = call.sequence;
+  entry.started_ns = now_ns();
+  entry.ended_ns = 0;
+  entry.num_dims = static_cast<std::uint32_t>(std::min(call.shape.size(), kMaxDims));
+  std::copy_n(call.shape.begin(), entry.num_dims, entry.shape.begin());
+  entry.group = call.group;
+  entry.line = call.where.line();
+  entry.state = static_cast<std::uint8_t>(CallState::kStarted);
+  entry.is_collective = call.is_collective ? 1 : 0;
+  put(entry.operation, call.operation);
+  put(entry.dtype, call.dtype);
+  put_end(entry.file, call.where.file_name());
+  entry.version.store(version + 1, std::memory_order_release);
+  state_->box.next_ticket.store(ticket, std::memory_order_release);
+  return ticket;
+}
+
+void Recorder::end(std::uint64_t ticket, bool failed) {
+  const std::lock_guard lock(state_->mutex);
+  CallEntry& entry = state_->entry(ticket);
+  if (entry.ticket != ticket) return;  // overwritten since
+  const std::uint64_t version = entry.version.load(std::memory_order_relaxed) | 1;
+  entry.version.store(version, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  entry.state = static_cast<std::uint8_t>(failed ? CallState::kFailed : CallState::kDone);
+  entry.ended_ns = now_ns();
+  entry.version.store(version + 1, std::memory_order_release);
+}
+
+Snapshot Recorder::snapshot() const {
+  const std::lock_guard lock(state_->mutex);
+  return read_box(state_->box);
+}
+
+std::optional<CallRecord> Recorder::oldest_under_way() const {
+  const std::lock_guard lock(state_->mutex);
+  const std::uint64_t newest = state_->box.next_ticket.load(std::memory_order_relaxed);
+  std::uint64_t& oldest = state_->oldest;
+  oldest = std::max(oldest, newest >= kCapacity ? newest - kCapacity + 1 : 1);
+  for (; oldest <= newest; ++oldest) {
+    const CallEntry& entry = state_->entry(oldest);
+    if (entry.ticket == oldest && entry.state == static_cast<std::uint8_t>(CallState::kStarted)) {
+      return read_entry(state_->box, entry);
+    }
+  }
+  return std::nullopt;
+}
+
+BlackBox::BlackBox() : descriptor_(memfd_create("tessera_black_box", MFD_CLOEXEC)) {
+  if (descriptor_ < 0 || ftruncate(descriptor_, sizeof(Box)) != 0) {
+    if (descriptor_ >= 0) close(descriptor_);
+    throw StorageError(std::string("no memory for a rank's black box: ") + std::strerror(errno));
+  }
+  box_ = map_box(descriptor_);
+}
+
+BlackBox::~BlackBox() {
+  if (box_ != nullptr) munmap(box_, sizeof(Box));
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+BlackBox::BlackBox(BlackBox&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), box_(std::exchange(other.box_, nullptr)) {}
+
+std::string BlackBox::path() const {
+  return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(descriptor_);
+}
+
+std::optional<Snapshot> BlackBox::read() const {
+  if (box_->magic.load(std::memory_order_acquire) != kBoxMagic) return std::nullopt;
+  return read_box(*box_);
+}
+
+}  // namespace tessera::flight

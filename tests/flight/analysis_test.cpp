@@ -1,0 +1,128 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "flight/scene.h"
+
+namespace tessera::flight {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(Analysis, NamesTheRankThatDidNotCome) {
+  Scene scene(4);
+  for (int rank = 0; rank < 4; ++rank) scene.call(rank, "all_reduce", 40);
+  for (const int rank : {0, 1, 3}) scene.call(rank, "all_reduce", 40);
+  scene.leave(2);
+  scene.at(2).stack = {"spin() at model.cpp:12", "main at train.cpp:38"};
+  const auto report = scene.report();
+  ASSERT_EQ(report.findings.size(), 1U);
+  const Finding& finding = report.findings[0];
+  EXPECT_EQ(finding.ranks, std::vector<int>{2});
+  EXPECT_EQ(finding.what,
+            "rank 2 has not come to all_reduce #2 of group world, that ranks 0,1,3 wait in at train.cpp:40");
+  EXPECT_THAT(all_details(finding), HasSubstr("rank 2 was last in all_reduce #1 of group world"));
+  EXPECT_THAT(all_details(finding), HasSubstr("spin() at model.cpp:12"));
+}
+
+TEST(Analysis, BlamesADeadRankBeforeThoseWhoWaitForIt) {
+  Scene scene(3);
+  for (int rank = 0; rank < 3; ++rank) scene.call(rank, "all_reduce", 40);
+  for (const int rank : {0, 2}) scene.call(rank, "broadcast", 50);
+  scene.leave(1);
+  scene.at(1).condition = RankCondition::kDead;
+  scene.at(1).detail = "ended by SIGKILL";
+  const auto report = scene.report();
+  ASSERT_EQ(report.findings.size(), 1U);
+  EXPECT_EQ(report.findings[0].what, "rank 1 is dead: ended by SIGKILL");
+  EXPECT_THAT(all_details(report.findings[0]), HasSubstr("ranks 0,2 wait for it in broadcast #2 of group world"));
+}
+
+TEST(Analysis, TellsWhatIsMissingFromARankOfWhomNothingIsKnown) {
+  Scene scene(2);
+  scene.call(0, "all_reduce", 7);
+  scene.at(1).condition = RankCondition::kSilent;
+  scene.at(1).snapshot.reset();
+  const auto report = scene.report();
+  ASSERT_EQ(report.findings.size(), 1U);
+  EXPECT_EQ(report.findings[0].what, "rank 1 is silent");
+  EXPECT_THAT(all_details(report.findings[0]), HasSubstr("rank 0 waits for it in all_reduce #1"));
+}
+
+TEST(Analysis, NamesTheOddOneOutByOperation) {
+  Scene scene(3);
+  for (const int rank : {0, 2}) scene.call(rank, "all_reduce", 40);
+  scene.call(1, "broadcast", 44);
+  const auto report = scene.report();
+  ASSERT_EQ(report.findings.size(), 1U);
+  EXPECT_EQ(report.findings[0].ranks, std::vector<int>{1});
+  EXPECT_EQ(report.findings[0].what, "the ranks of group world disagree on their call #1; the odd one out is rank 1");
+  EXPECT_THAT(all_details(report.findings[0]), HasSubstr("rank 1 calls broadcast Float [4] at train.cpp:44"));
+}
+
+TEST(Analysis, NamesTheOddOneOutByShapeAndByDtype) {
+  for (const bool by_shape : {true, false}) {
+    Scene scene(3);
+    for (const int rank : {0, 1}) scene.call(rank, "all_reduce", 40);
+    scene.call(2, "all_reduce", 40, {by_shape ? 5 : 4}, by_shape ? "Float" : "Double");
+    const auto report = scene.report();
+    ASSERT_EQ(report.findings.size(), 1U);
+    EXPECT_EQ(report.findings[0].ranks, std::vector<int>{2});
+  }
+}
+
+TEST(Analysis, BlamesNobodyWhenTwoRanksDisagree) {
+  Scene scene(2);
+  scene.call(0, "all_reduce", 40);
+  scene.call(1, "broadcast", 44);
+  EXPECT_THAT(scene.report().findings.at(0).what, Not(HasSubstr("odd one out")));
+}
+
+TEST(Analysis, LetsPiecesDifferInShape) {
+  Scene scene(2);
+  scene.call(0, "all_gather", 40, {3});
+  scene.call(1, "all_gather", 40, {5});
+  EXPECT_TRUE(scene.report().findings.empty());
+}
+
+TEST(Analysis, LetsTheSameCallComeFromDifferentLines) {
+  Scene scene(2);
+  scene.call(0, "broadcast", 40);
+  scene.call(1, "broadcast", 44);
+  EXPECT_TRUE(scene.report().findings.empty());
+}
+
+TEST(Analysis, ShowsWhereAnEqualCallWasSkipped) {
+  Scene scene(2);
+  for (const int line : {10, 11, 12, 13}) scene.call(0, "all_reduce", static_cast<std::uint32_t>(line));
+  for (const int line : {10, 12, 13}) scene.call(1, "all_reduce", static_cast<std::uint32_t>(line));
+  scene.leave(1);
+  const auto report = scene.report();
+  ASSERT_EQ(report.findings.size(), 1U);
+  EXPECT_EQ(report.findings[0].ranks, std::vector<int>{1});
+  EXPECT_THAT(all_details(report.findings[0]),
+              HasSubstr("call #2 is the first that the ranks made from different lines"));
+}
+
+TEST(Analysis, SeesThatTwoGroupsWaitForEachOther) {
+  Scene scene(2);
+  scene.call(0, "barrier", 10);
+  scene.call(1, "barrier", 20).group = "other";
+  for (const int rank : {0, 1}) scene.at(rank).snapshot->groups.push_back({"other", 2, {0, 1}});
+  const auto report = scene.report();
+  ASSERT_EQ(report.findings.size(), 2U);
+  EXPECT_THAT(all_details(report.findings[0]) + all_details(report.findings[1]),
+              HasSubstr("rank 1 is in barrier #1 of group other"));
+}
+
+TEST(Analysis, AdvisesPatienceWhileTheJobGoesOn) {
+  Scene scene(2);
+  scene.call(0, "barrier", 10);
+  scene.call(1, "barrier", 5);
+  scene.call(0, "barrier", 10);
+  scene.leave(1);
+  EXPECT_THAT(scene.report(false).findings.at(0).advice, HasSubstr("only slow"));
+}
+
+}  // namespace
+}  // namespace tessera::flight

@@ -1,0 +1,130 @@
+#include <tessera/flight/recorder.h>
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+namespace tessera::flight {
+namespace {
+
+CallStart start_of(std::uint32_t group, std::uint64_t sequence) {
+  CallStart call;
+  call.group = group;
+  call.sequence = sequence;
+  call.operation = "all_reduce";
+  call.dtype = "Float";
+  call.where = std::source_location::current();
+  return call;
+}
+
+TEST(Recorder, KeepsTheLatestInOrderAndForgetsTheRest) {
+  Recorder recorder;
+  const auto group = recorder.add_group("g", {0, 1});
+  constexpr std::uint64_t kCalls = Recorder::kCapacity + 10;
+  std::uint64_t first_ticket = 0;
+  for (std::uint64_t i = 0; i < kCalls; ++i) {
+    const auto ticket = recorder.begin(start_of(group, i + 1));
+    if (i == 0) first_ticket = ticket;
+  }
+  recorder.end(first_ticket, true);  // long overwritten: must not touch the one in its place
+  const auto calls = recorder.recent();
+  ASSERT_EQ(calls.size(), Recorder::kCapacity);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    EXPECT_EQ(calls[i].sequence, kCalls - calls.size() + i + 1);
+    EXPECT_EQ(calls[i].state, CallState::kStarted);
+    EXPECT_EQ(calls[i].group, "g");
+  }
+}
+
+TEST(Recorder, KnowsTheOldestCallUnderWay) {
+  Recorder recorder;
+  const auto group = recorder.add_group("g", {0});
+  EXPECT_FALSE(recorder.oldest_under_way());
+  const auto first = recorder.begin(start_of(group, 1));
+  const auto second = recorder.begin(start_of(group, 2));
+  EXPECT_EQ(recorder.oldest_under_way()->sequence, 1U);
+  recorder.end(second, false);
+  EXPECT_EQ(recorder.oldest_under_way()->sequence, 1U);
+  recorder.end(first, false);
+  EXPECT_FALSE(recorder.oldest_under_way());
+  recorder.begin(start_of(group, 3));
+  EXPECT_EQ(recorder.oldest_under_way()->sequence, 3U);
+}
+
+TEST(Recorder, CutsWhatDoesNotFit) {
+  Recorder recorder;
+  const std::string name = std::string(300, 'a') + "end";
+  std::vector<int> ranks;
+  for (int i = 0; i < 200; ++i) ranks.push_back(i * i);
+  const auto group = recorder.add_group(name, ranks);
+  auto call = start_of(group, 1);
+  const std::vector<std::int64_t> shape(20, 7);
+  call.shape = shape;
+  recorder.begin(call);
+  const auto snapshot = recorder.snapshot();
+  EXPECT_TRUE(snapshot.groups.at(0).name.ends_with("aend"));
+  EXPECT_EQ(snapshot.groups.at(0).size, 200);
+  EXPECT_GT(snapshot.groups.at(0).ranks.size(), 20U);
+  EXPECT_EQ(snapshot.calls.at(0).shape, std::vector<std::int64_t>(6, 7));
+}
+
+TEST(Recorder, SurvivesMoreGroupsThanItHasRoomFor) {
+  Recorder recorder;
+  std::uint32_t group = 0;
+  for (int i = 0; i < 300; ++i) group = recorder.add_group("g" + std::to_string(i), {i});
+  recorder.begin(start_of(group, 1));
+  EXPECT_EQ(recorder.recent().at(0).group, "?");
+}
+
+TEST(Recorder, TakesCallsOfManyThreads) {
+  Recorder recorder;
+  const auto group = recorder.add_group("g", {0});
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 2000; ++i) recorder.end(recorder.begin(start_of(group, 1)), false);
+    });
+  }
+  for (int i = 0; i < 50; ++i) recorder.snapshot();
+  for (auto& thread : threads) thread.join();
+  EXPECT_FALSE(recorder.oldest_under_way());
+  EXPECT_EQ(recorder.recent().size(), Recorder::kCapacity);
+}
+
+TEST(Recorder, CostsLessThanAMicrosecond) {
+  Recorder recorder;
+  const auto group = recorder.add_group("world", {0, 1});
+  const std::vector<std::int64_t> shape = {1024, 1024};
+  double best = 1;
+  for (int round = 0; round < 20; ++round) {
+    constexpr int kCalls = 5000;
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kCalls; ++i) {
+      auto call = start_of(group, static_cast<std::uint64_t>(i));
+      call.shape = shape;
+      recorder.end(recorder.begin(call), false);
+    }
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    best = std::min(best, took.count() / kCalls);
+  }
+  std::printf("recording a call takes %.0f ns\n", best * 1e9);
+  EXPECT_LT(best, 1e-6);
+}
+
+TEST(CallRecordText, ReadsLikeASentence) {
+  CallRecord record;
+  record.sequence = 12;
+  record.group = "world";
+  record.operation = "all_reduce";
+  record.dtype = "Float";
+  record.shape = {32, 16};
+  record.file = "train.cpp";
+  record.line = 40;
+  record.state = CallState::kDone;
+  EXPECT_EQ(to_string(record), "all_reduce #12 of group world, Float [32, 16], at train.cpp:40 (done)");
+  EXPECT_EQ(signature(record), "all_reduce Float [32, 16]");
+}
+
+}  // namespace
+}  // namespace tessera::flight
