@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "store/deadline.h"
+#include "store/protocol.h"
 #include "store/sockets.h"
 
 namespace tessera::store {
@@ -89,7 +90,9 @@ class Attempts {
     Descriptor socket = connect_to(address, deadline);
     if (!socket) return not_reached();
     auto stream = std::make_unique<FrameStream>(*result_.context);
-    while (!stream->authenticated() && !stream->ended()) {
+    // The handshake ends here before it ends there: a server that is full may still drop us. Its answer settles it.
+    stream->queue(encode(Request{}));
+    while (!stream->next_frame() && !stream->ended()) {
       if (!send_output(socket.get(), *stream) || !receive_input(socket.get(), *stream, deadline)) return not_reached();
     }
     if (stream->ended()) {

@@ -35,6 +35,7 @@ enum class Status : std::uint8_t {
   kCancelled = 3,  ///< the answer to what was cancelled; the fields are the keys that are missing
 };
 
+/// A ping, unless told otherwise.
 struct Request {
   std::uint64_t id = 0;
   Operation operation = Operation::kPing;

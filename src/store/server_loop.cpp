@@ -22,6 +22,9 @@ constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 /// So that one busy connection, or a flood of new ones, does not keep the others waiting.
 constexpr int kReadsInARow = 4;
 constexpr int kAcceptsInARow = 32;
+/// How long a connection that has not proved the secret is left alone, though others wait for its place. Without it, a
+/// crowd of honest clients would throw each other out before any of them gets through.
+constexpr std::chrono::milliseconds kGrace{50};
 /// A client that does not take its answers gets no further requests answered.
 constexpr std::size_t kEnoughOutputBytes = std::size_t{1} << 20;
 
@@ -102,23 +105,48 @@ void ServerLoop::handle_event(const epoll_event& event) {
 
 void ServerLoop::accept_some() {
   for (int i = 0; i < kAcceptsInARow; ++i) {
+    if (!make_place()) break;
     Descriptor connected(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (connected) {
       admit(std::move(connected));
       continue;
     }
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      // The listener would report itself again and again; it is looked at later, when others may have gone.
-      watch(EPOLL_CTL_MOD, listener_.get(), kListenerId, 0);
-      listening_ = false;
+      pause_listening(next_look_);
     }
     if (errno != EINTR && errno != ECONNABORTED) break;
   }
   settle();
 }
 
+bool ServerLoop::make_place() {
+  if (!full()) return true;
+  const ConnectionId oldest = *unauthenticated_.begin();
+  const auto leaves = connections_.at(oldest)->accepted + kGrace;
+  if (Clock::now() >= leaves) {
+    drop(oldest);
+    return true;
+  }
+  pause_listening(leaves);
+  waits_for_place_ = true;
+  return false;
+}
+
+/// A listener that is not served would report itself again and again.
+void ServerLoop::pause_listening(Clock::time_point until) {
+  watch(EPOLL_CTL_MOD, listener_.get(), kListenerId, 0);
+  listening_ = false;
+  next_look_ = std::min(next_look_, until);
+}
+
+void ServerLoop::resume_listening() {
+  if (listening_) return;
+  watch(EPOLL_CTL_MOD, listener_.get(), kListenerId, EPOLLIN);
+  listening_ = true;
+  waits_for_place_ = false;
+}
+
 void ServerLoop::admit(Descriptor connected) {
-  if (unauthenticated_.size() >= options_.max_unauthenticated) drop(*unauthenticated_.begin());
   const int descriptor = connected.get();
   send_without_delay(descriptor);
   const ConnectionId id = next_id_++;
@@ -202,6 +230,7 @@ void ServerLoop::settle() {
     }
     for (const ConnectionId id : std::exchange(closing_, {})) drop(id);
   }
+  if (waits_for_place_ && !full()) resume_listening();
 }
 
 void ServerLoop::drop(ConnectionId id) {
@@ -219,10 +248,7 @@ void ServerLoop::drop_late(Clock::time_point now) {
                                                 : now - connection->accepted > options_.handshake_timeout;
     if (late) close_later(id, *connection);
   }
-  if (!listening_) {
-    watch(EPOLL_CTL_MOD, listener_.get(), kListenerId, EPOLLIN);
-    listening_ = true;
-  }
+  resume_listening();
   const auto period = std::min(options_.silence_limit, options_.handshake_timeout) / 8;
   next_look_ = now + std::clamp(period, std::chrono::milliseconds(5), std::chrono::milliseconds(250));
   settle();

@@ -49,6 +49,10 @@ class ServerLoop {
   void handle_safely(const epoll_event& event);
   void handle_event(const epoll_event& event);
   void accept_some();
+  bool full() const { return unauthenticated_.size() >= options_.max_unauthenticated; }
+  bool make_place();
+  void pause_listening(Clock::time_point until);
+  void resume_listening();
   void admit(Descriptor connected);
   void read_some(ConnectionId id, Connection& connection);
   void take_frames(ConnectionId id, Connection& connection);
@@ -75,6 +79,7 @@ class ServerLoop {
   ConnectionId next_id_;
   Clock::time_point next_look_;
   bool listening_ = true;
+  bool waits_for_place_ = false;
   std::atomic<bool> stopping_ = false;
   std::atomic<std::size_t> num_clients_ = 0;
 };

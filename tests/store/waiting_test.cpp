@@ -145,6 +145,19 @@ TEST(Connecting, WaitsForAServerThatComesLate) {
   EXPECT_EQ(connecting.get(), 1);
 }
 
+TEST(Connecting, ACrowdLargerThanTheServersPatienceGetsInAllTheSame) {
+  constexpr std::size_t kNumClients = 200;
+  ServerOptions options;
+  options.max_unauthenticated = 4;
+  const LocalStore local(options);
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < kNumClients; ++i) {
+    threads.emplace_back([&] { local.client().add("came", 1); });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(local.client().add("came", 0), static_cast<std::int64_t>(kNumClients));
+}
+
 TEST(Connecting, SaysWhenNobodyListens) {
   const Secret secret = Secret::mint();
   int port = 0;
