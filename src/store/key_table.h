@@ -55,6 +55,7 @@ class KeyTable {
   std::vector<std::string> cancel(WaitId id);
   void cancel_all(ConnectionId connection);
   std::size_t num_waits() const { return waits_.size(); }
+  std::size_t num_awaited_keys() const { return waiting_.size(); }
 
  private:
   struct Wait {

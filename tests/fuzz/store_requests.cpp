@@ -37,5 +37,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   expect(num_blocked == static_cast<std::int64_t>(handler.table().num_waits()), "what is not answered waits");
   for (ConnectionId id = 0; id < kNumClients; ++id) handler.disconnect(id);
   expect(handler.table().num_waits() == 0, "who has gone does not wait");
+  expect(handler.table().num_awaited_keys() == 0, "no key keeps a list of who has gone");
   return 0;
 }

@@ -9,6 +9,7 @@
 namespace tessera::testing {
 
 void hold_lease(const Arguments& arguments) {
+  die_with_the_test();
   auto client = store::StoreClient::connect("127.0.0.1", std::stoi(arguments.at(0)),
                                             store::Secret::from_hex(arguments.at(1)), kLong);
   client.lease(arguments.at(2), "died");

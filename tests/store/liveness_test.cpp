@@ -15,6 +15,7 @@
 namespace tessera::testing {
 
 void serve(const Arguments& arguments) {
+  die_with_the_test();
   const store::StoreServer server("127.0.0.1", 0, store::Secret::from_hex(arguments.at(1)));
   const std::string unfinished = arguments.at(0) + ".new";
   std::ofstream(unfinished) << server.port() << std::flush;

@@ -47,6 +47,7 @@ TEST_F(RequestHandlerTest, CancelsOnceAndNamesWhatIsMissing) {
   taken();
   ask(1, 0, Operation::kCancel, {}, 10);
   EXPECT_EQ(taken(), (Answers{{1, {10, Status::kCancelled, 0, {"b"}}}}));
+  EXPECT_EQ(handler_.table().num_awaited_keys(), 0U);
   ask(1, 0, Operation::kCancel, {}, 10);
   ask(2, 21, Operation::kSet, {"b", "2"});
   EXPECT_EQ(taken(), (Answers{{2, {21, Status::kDone, 0, {}}}}));
@@ -65,6 +66,7 @@ TEST_F(RequestHandlerTest, ForgetsTheWaitsOfAConnectionThatEnded) {
   ask(2, 20, Operation::kWait, {"a"});
   handler_.disconnect(1);
   EXPECT_EQ(handler_.table().num_waits(), 1U);
+  EXPECT_EQ(handler_.table().num_awaited_keys(), 1U);
   ask(3, 30, Operation::kSet, {"a", ""});
   EXPECT_EQ(taken(), (Answers{{2, {20, Status::kDone, 0, {}}}, {3, {30, Status::kDone, 0, {}}}}));
 }
