@@ -25,6 +25,7 @@ if(Torch_VERSION AND NOT Torch_VERSION MATCHES "^2\\.13\\.")
 endif()
 
 find_package(Threads REQUIRED)
+find_package(OpenSSL 3.0 REQUIRED)
 find_package(fmt CONFIG REQUIRED)
 find_package(spdlog CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)

@@ -5,7 +5,8 @@ target_compile_options(tessera_flags INTERFACE
   $<$<BOOL:${TESSERA_WERROR}>:-Werror>)
 if(TESSERA_SANITIZE)
   # GCC's checks for uninitialized values see the sanitizers' own code too, and warn of what LibTorch's headers never do.
-  target_compile_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE} -Wno-maybe-uninitialized)
+  target_compile_options(tessera_flags INTERFACE
+    -fsanitize=${TESSERA_SANITIZE} $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE})
 endif()
 

@@ -1,6 +1,7 @@
 option(TESSERA_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TESSERA_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(TESSERA_BUILD_APPS "Build the command line" ${PROJECT_IS_TOP_LEVEL})
+option(TESSERA_BUILD_FUZZERS "Build the fuzzers (needs clang; see tests/fuzz/run)" OFF)
 option(TESSERA_WITH_MPI "Build the MPI backend" ON)
 option(TESSERA_WITH_NCCL "Build the NCCL backend (needs the CUDA build of LibTorch)" OFF)
 option(TESSERA_WERROR "Treat warnings in our own code as errors" OFF)

@@ -1,0 +1,173 @@
+#include "store/client_connection.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "store/sockets.h"
+#include "store/thread_start.h"
+
+namespace tessera::store {
+namespace {
+
+constexpr std::uint64_t kPingId = 0;
+
+}  // namespace
+
+ClientConnection::ClientConnection(Connected connected, std::string place, const ClientOptions& options)
+    : place_(std::move(place)),
+      options_(options),
+      connected_(std::move(connected)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      last_heard_(Clock::now()),
+      last_sent_(last_heard_) {
+  if (!wake_) {
+    throw CommError(std::string("the store's client gets no file descriptor: ") + std::strerror(errno) +
+                    "; raise the limit (ulimit -n)");
+  }
+  send_output();  // the last message of the handshake
+  thread_ = start_without_signals([this] { run(); });
+}
+
+ClientConnection::~ClientConnection() {
+  close();
+  thread_.join();
+}
+
+Response ClientConnection::call(Operation operation, std::int64_t number, std::vector<std::string> fields,
+                                Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  if (failed_) throw_failure();
+  const std::uint64_t id = next_id_++;
+  Call call;
+  send_request(Request{id, operation, number, std::move(fields)});
+  calls_.emplace(id, &call);
+  const auto finished = [&] { return call.response.has_value() || failed_; };
+  if (!call.answered.wait_until(lock, deadline, finished)) {
+    send_request(Request{0, Operation::kCancel, static_cast<std::int64_t>(id), {}});
+    call.answered.wait(lock, finished);
+  }
+  calls_.erase(id);
+  if (!call.response) throw_failure();
+  return std::move(*call.response);
+}
+
+void ClientConnection::close() {
+  const std::lock_guard lock(mutex_);
+  fail("it was closed by this process");
+  wake();
+}
+
+void ClientConnection::run() {
+  std::array<pollfd, 2> watched{{{connected_.socket.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
+  Clock::time_point next_look;
+  while (true) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (failed_) break;
+      next_look = last_heard_ + options_.silence_limit;
+      // What cannot be sent needs no ping behind it.
+      if (!blocked_) next_look = std::min(next_look, last_sent_ + options_.ping_interval);
+      watched[0].events = static_cast<short>(POLLIN | (blocked_ ? POLLOUT : 0));
+    }
+    poll(watched.data(), watched.size(), poll_milliseconds(next_look));
+    std::uint64_t wakes = 0;
+    [[maybe_unused]] const ssize_t drained = read(wake_.get(), &wakes, sizeof(wakes));
+    const std::lock_guard lock(mutex_);
+    if ((watched[0].revents & POLLOUT) != 0) {
+      // The server takes a large request, slowly: that is a sign of life too.
+      last_heard_ = Clock::now();
+      send_output();
+    }
+    // See Note [Silence is judged by what was there to be read].
+    const auto now = Clock::now();
+    receive_some();
+    ping_if_idle();
+    fail_if_silent(now);
+  }
+  // Here, where nobody waits for the socket any more. The server sees the end, and leases fire.
+  shutdown(connected_.socket.get(), SHUT_RDWR);
+}
+
+void ClientConnection::receive_some() {
+  std::array<char, std::size_t{64} << 10> block;  // NOLINT(*-member-init): filled by the next call
+  while (!failed_) {
+    const ssize_t count = recv(connected_.socket.get(), block.data(), block.size(), MSG_DONTWAIT);
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+    if (count < 0) return fail(std::strerror(errno));
+    if (count == 0) return fail("its server ended the connection");
+    last_heard_ = Clock::now();
+    connected_.stream->receive({block.data(), static_cast<std::size_t>(count)});
+    take_frames();
+    send_output();
+    if (connected_.stream->ended()) return fail(connected_.stream->reason());
+  }
+}
+
+void ClientConnection::take_frames() {
+  while (const auto frame = connected_.stream->next_frame()) {
+    auto response = decode_response(*frame);
+    if (!response) return fail("its server sent what is no answer");
+    const auto found = calls_.find(response->id);
+    if (found == calls_.end()) continue;  // a ping's
+    found->second->response = std::move(*response);
+    found->second->answered.notify_one();
+  }
+}
+
+void ClientConnection::send_request(const Request& request) {
+  connected_.stream->queue(encode(request));
+  send_output();
+  if (blocked_) wake();
+}
+
+void ClientConnection::send_output() {
+  blocked_ = false;
+  for (auto bytes = connected_.stream->output(); !bytes.empty(); bytes = connected_.stream->output()) {
+    const ssize_t count = send(connected_.socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      blocked_ = true;
+      return;
+    }
+    // The thread that receives finds out, after having read what the server may have said before it went.
+    if (count < 0) return;
+    last_sent_ = Clock::now();
+    connected_.stream->sent(static_cast<std::size_t>(count));
+  }
+}
+
+void ClientConnection::ping_if_idle() {
+  if (failed_ || blocked_ || Clock::now() - last_sent_ < options_.ping_interval) return;
+  send_request(Request{kPingId, Operation::kPing, 0, {}});
+}
+
+void ClientConnection::fail_if_silent(Clock::time_point now) {
+  if (failed_ || now - last_heard_ <= options_.silence_limit) return;
+  fail("its server was silent for more than " + std::to_string(options_.silence_limit.count()) + " ms");
+}
+
+void ClientConnection::fail(const std::string& why) {
+  if (failed_) return;
+  failed_ = true;
+  failure_ = why;
+  for (const auto& [id, call] : calls_) call->answered.notify_one();
+}
+
+void ClientConnection::wake() const {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
+}
+
+void ClientConnection::throw_failure() const {
+  throw CommError("the connection to the store at " + place_ + " is lost: " + failure_ +
+                  "; look at the output of the process that hosts it (rank 0 or the launcher), and restart the job");
+}
+
+}  // namespace tessera::store

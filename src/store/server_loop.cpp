@@ -1,0 +1,268 @@
+#include "store/server_loop.h"
+
+#include <tessera/core/error.h>
+
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "store/sockets.h"
+
+namespace tessera::store {
+namespace {
+
+constexpr ConnectionId kListenerId = 0;
+constexpr ConnectionId kWakeId = 1;
+constexpr ConnectionId kFirstId = 2;
+constexpr std::size_t kReadBytes = std::size_t{64} << 10;
+/// So that one busy connection, or a flood of new ones, does not keep the others waiting.
+constexpr int kReadsInARow = 4;
+constexpr int kAcceptsInARow = 32;
+/// How long a connection that has not proved the secret is left alone, though others wait for its place. Without it, a
+/// crowd of honest clients would throw each other out before any of them gets through.
+constexpr std::chrono::milliseconds kGrace{50};
+/// A client that does not take its answers gets no further requests answered.
+constexpr std::size_t kEnoughOutputBytes = std::size_t{1} << 20;
+
+void require_valid(const ServerOptions& options) {
+  if (options.handshake_timeout.count() > 0 && options.silence_limit.count() > 0 && options.max_unauthenticated > 0 &&
+      options.max_output_bytes > 0) {
+    return;
+  }
+  throw ConfigError(
+      "the store's handshake_timeout, silence_limit, max_unauthenticated and max_output_bytes must be larger than 0; "
+      "at least one is not");
+}
+
+}  // namespace
+
+ServerLoop::ServerLoop(Descriptor listener, const Secret& secret, const ServerOptions& options)
+    : options_(options),
+      context_(ChannelRole::kServer, secret),
+      listener_(std::move(listener)),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      handler_([this](ConnectionId id, const Response& response) { answer(id, response); }),
+      next_id_(kFirstId),
+      next_look_(Clock::now()) {
+  require_valid(options);
+  if (!epoll_ || !wake_) {
+    throw CommError(std::string("the store gets no file descriptors: ") + std::strerror(errno) +
+                    "; raise the limit (ulimit -n)");
+  }
+  watch(EPOLL_CTL_ADD, listener_.get(), kListenerId, EPOLLIN);
+  watch(EPOLL_CTL_ADD, wake_.get(), kWakeId, EPOLLIN);
+}
+
+void ServerLoop::run() {
+  std::array<epoll_event, 256> events{};
+  while (!stopping_) {
+    // Note [Silence is judged by what was there to be read]
+    // After a pause of this process everybody seems to have been silent. So the time is taken first, then all that has
+    // arrived is read, and only who had said nothing until that time is late.
+    const auto now = Clock::now();
+    const int count = epoll_wait(epoll_.get(), events.data(), events.size(), sleep_milliseconds());
+    for (int i = 0; i < count; ++i) handle_safely(events[static_cast<std::size_t>(i)]);
+    const bool all_read = count >= 0 && count < static_cast<int>(events.size());
+    if (all_read && now >= next_look_) drop_late(now);
+  }
+}
+
+void ServerLoop::stop() {
+  stopping_ = true;
+  const std::uint64_t one = 1;
+  // Fails only when the counter is full, and then the loop wakes anyway.
+  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
+}
+
+void ServerLoop::handle_safely(const epoll_event& event) {
+  try {
+    handle_event(event);
+  } catch (const std::exception&) {
+    // Memory ran out, most likely for what this peer asked; the others keep their store.
+    drop(event.data.u64);
+  }
+}
+
+void ServerLoop::handle_event(const epoll_event& event) {
+  if (event.data.u64 == kWakeId) return;
+  if (event.data.u64 == kListenerId) return accept_some();
+  const auto found = connections_.find(event.data.u64);
+  if (found == connections_.end()) return;
+  Connection& connection = *found->second;
+  if ((event.events & EPOLLOUT) != 0) {
+    // The peer took something, slowly: that is a sign of life too.
+    connection.last_heard = Clock::now();
+    write_some(found->first, connection);
+  }
+  if ((event.events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) read_some(found->first, connection);
+  settle();
+}
+
+void ServerLoop::accept_some() {
+  for (int i = 0; i < kAcceptsInARow; ++i) {
+    if (!make_place()) break;
+    Descriptor connected(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (connected) {
+      admit(std::move(connected));
+      continue;
+    }
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      pause_listening(next_look_);
+    }
+    if (errno != EINTR && errno != ECONNABORTED) break;
+  }
+  settle();
+}
+
+bool ServerLoop::make_place() {
+  if (!full()) return true;
+  const ConnectionId oldest = *unauthenticated_.begin();
+  const auto leaves = connections_.at(oldest)->accepted + kGrace;
+  if (Clock::now() >= leaves) {
+    drop(oldest);
+    return true;
+  }
+  pause_listening(leaves);
+  waits_for_place_ = true;
+  return false;
+}
+
+/// A listener that is not served would report itself again and again.
+void ServerLoop::pause_listening(Clock::time_point until) {
+  watch(EPOLL_CTL_MOD, listener_.get(), kListenerId, 0);
+  listening_ = false;
+  next_look_ = std::min(next_look_, until);
+}
+
+void ServerLoop::resume_listening() {
+  if (listening_) return;
+  watch(EPOLL_CTL_MOD, listener_.get(), kListenerId, EPOLLIN);
+  listening_ = true;
+  waits_for_place_ = false;
+}
+
+void ServerLoop::admit(Descriptor connected) {
+  const int descriptor = connected.get();
+  send_without_delay(descriptor);
+  const ConnectionId id = next_id_++;
+  connections_.emplace(id, std::make_unique<Connection>(std::move(connected), context_, Clock::now()));
+  unauthenticated_.insert(id);
+  watch(EPOLL_CTL_ADD, descriptor, id, EPOLLIN);
+}
+
+void ServerLoop::read_some(ConnectionId id, Connection& connection) {
+  std::array<char, kReadBytes> block;  // NOLINT(*-member-init): filled by the next call
+  for (int i = 0; i < kReadsInARow && !connection.closing; ++i) {
+    const ssize_t count = recv(connection.socket.get(), block.data(), block.size(), 0);
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+    if (count <= 0) return close_later(id, connection);
+    connection.last_heard = Clock::now();
+    connection.stream.receive({block.data(), static_cast<std::size_t>(count)});
+    take_frames(id, connection);
+    // Also the handshake's messages and, at the end, the reason of a refusal.
+    write_some(id, connection);
+    if (connection.stream.ended()) return close_later(id, connection);
+    if (count < static_cast<ssize_t>(block.size())) return;
+  }
+}
+
+void ServerLoop::take_frames(ConnectionId id, Connection& connection) {
+  if (!connection.stream.authenticated()) return;
+  if (!connection.authenticated) {
+    connection.authenticated = true;
+    unauthenticated_.erase(id);
+    ++num_clients_;
+  }
+  while (const auto frame = connection.stream.next_frame()) {
+    auto request = decode_request(*frame);
+    if (!request) return close_later(id, connection);
+    handler_.handle(id, std::move(*request));
+  }
+}
+
+void ServerLoop::answer(ConnectionId id, const Response& response) {
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return;
+  Connection& connection = *found->second;
+  if (connection.closing) return;
+  connection.stream.queue(encode(response));
+  if (connection.stream.queued_bytes() > options_.max_output_bytes) return close_later(id, connection);
+  answered_.push_back(id);
+}
+
+void ServerLoop::write_some(ConnectionId id, Connection& connection) {
+  for (auto bytes = connection.stream.output(); !bytes.empty(); bytes = connection.stream.output()) {
+    const ssize_t count = send(connection.socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return close_later(id, connection);
+    connection.stream.sent(static_cast<std::size_t>(count));
+  }
+  update_events(id, connection);
+}
+
+void ServerLoop::update_events(ConnectionId id, Connection& connection) {
+  const bool more_to_send = !connection.stream.output().empty();
+  const bool enough = connection.stream.queued_bytes() > kEnoughOutputBytes;
+  const std::uint32_t events = (enough ? 0U : EPOLLIN) | (more_to_send ? EPOLLOUT : 0U);
+  if (events == connection.events) return;
+  connection.events = events;
+  watch(EPOLL_CTL_MOD, connection.socket.get(), id, events);
+}
+
+void ServerLoop::close_later(ConnectionId id, Connection& connection) {
+  if (connection.closing) return;
+  connection.closing = true;
+  closing_.push_back(id);
+}
+
+void ServerLoop::settle() {
+  // The end of one connection sets the keys of its leases, which answers others, which may end them.
+  while (!answered_.empty() || !closing_.empty()) {
+    for (const ConnectionId id : std::exchange(answered_, {})) {
+      const auto found = connections_.find(id);
+      if (found != connections_.end() && !found->second->closing) write_some(id, *found->second);
+    }
+    for (const ConnectionId id : std::exchange(closing_, {})) drop(id);
+  }
+  if (waits_for_place_ && !full()) resume_listening();
+}
+
+void ServerLoop::drop(ConnectionId id) {
+  const auto found = connections_.extract(id);
+  if (found.empty()) return;
+  unauthenticated_.erase(id);
+  if (!found.mapped()->authenticated) return;
+  --num_clients_;
+  handler_.disconnect(id);
+}
+
+void ServerLoop::drop_late(Clock::time_point now) {
+  for (auto& [id, connection] : connections_) {
+    const bool late = connection->authenticated ? now - connection->last_heard > options_.silence_limit
+                                                : now - connection->accepted > options_.handshake_timeout;
+    if (late) close_later(id, *connection);
+  }
+  resume_listening();
+  const auto period = std::min(options_.silence_limit, options_.handshake_timeout) / 8;
+  next_look_ = now + std::clamp(period, std::chrono::milliseconds(5), std::chrono::milliseconds(250));
+  settle();
+}
+
+int ServerLoop::sleep_milliseconds() const {
+  return connections_.empty() && listening_ ? -1 : poll_milliseconds(next_look_);
+}
+
+void ServerLoop::watch(int operation, int descriptor, ConnectionId id, std::uint32_t events) const {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = id;
+  epoll_ctl(epoll_.get(), operation, descriptor, &event);
+}
+
+}  // namespace tessera::store

@@ -1,0 +1,117 @@
+#include <tessera/core/error.h>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <future>
+
+#include "store/local_store.h"
+#include "store/roles.h"
+#include "store/temporary_folder.h"
+#include "support/error_message.h"
+
+namespace tessera::testing {
+
+void serve(const Arguments& arguments) {
+  die_with_the_test();
+  const store::StoreServer server("127.0.0.1", 0, store::Secret::from_hex(arguments.at(1)));
+  const std::string unfinished = arguments.at(0) + ".new";
+  std::ofstream(unfinished) << server.port() << std::flush;
+  std::filesystem::rename(unfinished, arguments.at(0));
+  while (true) pause();
+}
+
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+/// One that never pings while the test lasts.
+store::ClientOptions silent() { return {hours(1), hours(2)}; }
+
+TEST(Liveness, AClientThatIsSilentIsDroppedAndItsLeasesFire) {
+  store::ServerOptions options;
+  options.silence_limit = milliseconds(300);
+  const LocalStore local(options);
+  store::StoreClient watcher = local.client({milliseconds(50), milliseconds(5000)});
+  store::StoreClient mute = local.client(silent());
+  mute.lease("mute", "silent");
+  const auto start = Clock::now();
+  EXPECT_EQ(watcher.get("mute", kLong), "silent");
+  EXPECT_GE(Clock::now() - start, milliseconds(250));
+  EXPECT_THROW(mute.num_keys(), CommError);
+}
+
+TEST(Liveness, AnIdleClientStaysConnectedByItsPings) {
+  store::ServerOptions options;
+  options.silence_limit = milliseconds(400);
+  const LocalStore local(options);
+  store::StoreClient idle = local.client({milliseconds(50), milliseconds(5000)});
+  store::StoreClient mute = local.client(silent());
+  EXPECT_TRUE(eventually([&] { return local.server.num_clients() == 1; }));
+  std::this_thread::sleep_for(milliseconds(800));
+  EXPECT_EQ(local.server.num_clients(), 1U);
+  EXPECT_EQ(idle.add("alive", 1), 1);
+}
+
+TEST(Liveness, AClientThatOnlyWaitsStaysConnected) {
+  store::ServerOptions options;
+  options.silence_limit = milliseconds(400);
+  const LocalStore local(options);
+  store::StoreClient waiting = local.client({milliseconds(50), milliseconds(5000)});
+  EXPECT_THROW(waiting.wait({"never"}, milliseconds(1200)), store::StoreTimeout);
+  EXPECT_EQ(waiting.num_keys(), 0);
+}
+
+TEST(Liveness, AServerThatStopsFailsPendingCalls) {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "port").string();
+  const auto secret = store::Secret::mint();
+  launch::LocalJob job = job_of(1, "serves", {file, secret.hex()});
+  job.when_started = [&](const std::vector<int>& processes) {
+    EXPECT_TRUE(eventually([&] { return std::filesystem::exists(file); }));
+    int port = 0;
+    std::ifstream(file) >> port;
+    auto client =
+        store::StoreClient::connect("127.0.0.1", port, secret, kLong, {milliseconds(100), milliseconds(1000)});
+    auto waiting = std::async(std::launch::async, [&] { client.wait({"never"}, store::kForever); });
+    EXPECT_EQ(client.add("counter", 1), 1);
+    kill(processes[0], SIGSTOP);
+    const auto start = Clock::now();
+    expect_parts(message_of<CommError>([&] { waiting.get(); }),
+                 {"127.0.0.1:" + std::to_string(port), "silent for more than 1000 ms"});
+    EXPECT_LT(Clock::now() - start, milliseconds(5000));
+    EXPECT_THROW(client.add("counter", 1), CommError);
+    kill(processes[0], SIGKILL);
+  };
+  EXPECT_EQ(launch::run(job)[0].exit_code, 128 + SIGKILL);
+}
+
+TEST(Liveness, AServerThatWasPausedCountsThePingsThatCameMeanwhile) {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "port").string();
+  const auto secret = store::Secret::mint();
+  launch::LocalJob job = job_of(1, "serves", {file, secret.hex()});
+  job.when_started = [&](const std::vector<int>& processes) {
+    EXPECT_TRUE(eventually([&] { return std::filesystem::exists(file); }));
+    int port = 0;
+    std::ifstream(file) >> port;
+    // The server's own limit of 5 s passes while it is stopped; the pings that came meanwhile must count.
+    auto client =
+        store::StoreClient::connect("127.0.0.1", port, secret, kLong, {milliseconds(200), milliseconds(15'000)});
+    kill(processes[0], SIGSTOP);
+    std::this_thread::sleep_for(milliseconds(5500));
+    kill(processes[0], SIGCONT);
+    EXPECT_EQ(client.add("counter", 1), 1);
+    std::this_thread::sleep_for(milliseconds(500));
+    EXPECT_EQ(client.add("counter", 1), 2);
+    kill(processes[0], SIGKILL);
+  };
+  EXPECT_EQ(launch::run(job)[0].exit_code, 128 + SIGKILL);
+}
+
+}  // namespace
+}  // namespace tessera::testing
