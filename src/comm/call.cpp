@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "comm/agreement.h"
+
 namespace tessera::comm {
 
 Call::Call(std::shared_ptr<Group> group, const char* operation, const at::Tensor& about,
@@ -15,19 +17,38 @@ Call::Call(std::shared_ptr<Group> group, const char* operation, const at::Tensor
   state_->operation = operation;
   state_->where = where;
   state_->timeout = timeout;
+  is_collective_ = std::string_view(operation) != "send" && std::string_view(operation) != "recv";
   flight::CallStart call;
-  call.is_collective = std::string_view(operation) != "send" && std::string_view(operation) != "recv";
-  state_->sequence = group->next_sequence(call.is_collective);
+  call.is_collective = is_collective_;
+  state_->sequence = group->next_sequence(is_collective_);
   call.group = group->recorded_as();
   call.sequence = state_->sequence;
   call.operation = operation;
   call.where = where;
   if (about.defined()) {
+    about_ = about;
     call.dtype = c10::toString(about.scalar_type());
     call.shape = {about.sizes().data(), about.sizes().size()};
   }
   state_->group = std::move(group);
   state_->ticket = state_->group->world().recorder->begin(call);
+}
+
+void Call::prepare() const {
+  const WorldContext& world = state_->group->world();
+  if (const auto verdict = world.verdict()) throw CommError(*verdict);
+  if (!world.checked || !is_collective_ || state_->group->size() == 1) return;
+  CallRecord call;
+  call.sequence = state_->sequence;
+  call.group = state_->group->name();
+  call.operation = state_->operation;
+  call.file = state_->where.file_name();
+  call.line = state_->where.line();
+  if (about_.defined()) {
+    call.dtype = c10::toString(about_.scalar_type());
+    call.shape = about_.sizes().vec();
+  }
+  require_agreement(*state_->group, call);
 }
 
 Call& Call::keep(at::Tensor tensor) {

@@ -27,6 +27,7 @@ class Call {
   template <typename Begin>
   Work start(Begin begin) {
     try {
+      prepare();
       assign(begin());
     } catch (...) {
       state_->rethrow();
@@ -41,10 +42,14 @@ class Call {
   }
 
  private:
+  /// Refuses to begin in a job that has lost a rank, or, in the checked mode, what the others do not do too.
+  void prepare() const;
   void assign(c10::intrusive_ptr<c10d::Work> work) { state_->work = std::move(work); }
   void assign(std::unique_ptr<Transfer> transfer) { state_->transfer = std::move(transfer); }
 
   std::shared_ptr<Work::State> state_;
+  bool is_collective_ = true;
+  at::Tensor about_;
 };
 
 /// `sizes`, or equal pieces of `total` when empty; checked against it.

@@ -35,11 +35,16 @@ void Work::State::rethrow() {
   } catch (const InternalError& error) {
     failure = std::make_exception_ptr(InternalError(context + error.what()));
   } catch (const c10::Error& error) {
-    failure = std::make_exception_ptr(CommError(context + error.what_without_backtrace()));
+    fail(context + error.what_without_backtrace());
   } catch (const std::exception& error) {
-    failure = std::make_exception_ptr(CommError(context + error.what()));
+    fail(context + error.what());
   }
   std::rethrow_exception(failure);
+}
+
+void Work::State::fail(const std::string& text) {
+  if (group->world().watch) group->world().watch->explain(text);
+  failure = std::make_exception_ptr(CommError(text));
 }
 
 Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}

@@ -39,6 +39,10 @@ struct Work::State {
   std::string describe() const;
   /// Rethrows the exception in flight with `describe()` before its text, as the same kind of tessera::Error.
   [[noreturn]] void rethrow();
+
+ private:
+  /// A peer, a connection or a deadline: all ranks should know why.
+  void fail(const std::string& text);
 };
 
 }  // namespace tessera

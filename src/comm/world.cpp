@@ -42,6 +42,7 @@ std::shared_ptr<comm::WorldContext> comm::make_context(const WorldOptions& optio
   context->rank = rank;
   context->size = size;
   context->timeout = options.timeout();
+  context->checked = options.checked();
   if (options.timeout().count() <= 0) throw ConfigError("the timeout of a world must be above zero");
   context->strategy = parse_communication_strategy(options.strategy());
   if (!options.tuning_file().empty()) context->tuning = TuningTable::load(options.tuning_file());

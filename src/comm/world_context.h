@@ -8,10 +8,12 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "comm/algorithms/tuning_table.h"
 #include "comm/connector.h"
+#include "comm/watch/watch.h"
 
 namespace tessera::comm {
 
@@ -26,7 +28,13 @@ struct WorldContext {
   TuningTable tuning;
   c10::intrusive_ptr<c10d::Store> store;  ///< null in a fake world
   std::shared_ptr<Connector> connector;
+  bool checked = false;  ///< compare calls between ranks before they are made
   std::unique_ptr<flight::Recorder> recorder;
+  /// Ends before all else. None where ranks are threads, or nobody.
+  std::unique_ptr<Watch> watch;
+
+  /// Why the job cannot go on; nothing while it can.
+  std::optional<std::string> verdict() const { return watch ? watch->verdict() : std::nullopt; }
 };
 
 }  // namespace tessera::comm

@@ -14,7 +14,11 @@ const FieldList<WorldOptions>& WorldOptions::fields() {
           .add("interface", &WorldOptions::interface_,
                "Network interface or address for Gloo; empty takes the one that reaches the rendezvous.")
           .add("tuning_file", &WorldOptions::tuning_file_,
-               "Table of the adaptive strategy, as `tessera bench comm --write-table` writes it; empty: built in.");
+               "Table of the adaptive strategy, as `tessera bench comm --write-table` writes it; empty: built in.")
+          .add("lost_after", &WorldOptions::lost_after_, "A rank without a sign of life for so long is lost.")
+          .add("slow_after", &WorldOptions::slow_after_, "A wait that takes longer is looked into, and reported.")
+          .add("checked", &WorldOptions::checked_,
+               "Compare operation, shape and dtype across ranks before each collective.");
   return list;
 }
 

@@ -1,5 +1,8 @@
 #include <tessera/flight/call_record.h>
 
+#include <algorithm>
+#include <array>
+
 namespace tessera {
 namespace {
 
@@ -26,6 +29,15 @@ std::string to_string(const CallRecord& record) {
 
 std::string signature(const CallRecord& record) {
   return record.dtype.empty() ? record.operation : record.operation + " " + data_text(record);
+}
+
+std::string agreement_key(const CallRecord& record) {
+  constexpr std::array<const char*, 4> kEqualShapes = {"all_reduce", "broadcast", "reduce", "all_reduce_contributions"};
+  const bool equal_shapes = std::any_of(kEqualShapes.begin(), kEqualShapes.end(),
+                                        [&](const char* operation) { return record.operation == operation; });
+  // A root alone passes a tensor to scatter.
+  if (record.operation == "scatter" || record.dtype.empty()) return record.operation;
+  return equal_shapes ? signature(record) : record.operation + " " + record.dtype;
 }
 
 }  // namespace tessera

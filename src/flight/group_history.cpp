@@ -1,25 +1,10 @@
 #include "flight/group_history.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <utility>
 
 namespace tessera::flight {
-namespace {
-
-/// What members must agree on. Pieces may differ in shape between ranks; a sum needs equal ones.
-std::string comparable(const CallRecord& call) {
-  constexpr std::array<const char*, 4> kEqualShapes = {"all_reduce", "broadcast", "reduce", "all_reduce_contributions"};
-  const bool equal_shapes = std::any_of(kEqualShapes.begin(), kEqualShapes.end(),
-                                        [&](const char* operation) { return call.operation == operation; });
-  // A root alone passes a tensor to scatter.
-  if (call.operation == "scatter" || call.dtype.empty()) return call.operation;
-  return equal_shapes ? signature(call) : call.operation + " " + call.dtype;
-}
-
-}  // namespace
-
 std::vector<GroupHistory> GroupHistory::of(const std::vector<RankStatus>& ranks) {
   std::map<std::string, GroupHistory> histories;
   for (const RankStatus& status : ranks) {
@@ -45,7 +30,7 @@ std::optional<GroupHistory::Divergence> GroupHistory::divergence() const {
   for (const auto& [sequence, by_rank] : calls_) {
     Divergence found{sequence, {}, {}};
     for (const auto& [rank, call] : by_rank) {
-      const std::string key = comparable(*call);
+      const std::string key = agreement_key(*call);
       found.ranks_by_signature[key].push_back(rank);
       found.example.emplace(key, call);
     }

@@ -150,6 +150,7 @@ void ClientConnection::ping_if_idle() {
 
 void ClientConnection::fail_if_silent(Clock::time_point now) {
   if (failed_ || now - last_heard_ <= options_.silence_limit) return;
+  silent_ = true;
   fail("its server was silent for more than " + std::to_string(options_.silence_limit.count()) + " ms");
 }
 
@@ -166,8 +167,11 @@ void ClientConnection::wake() const {
 }
 
 void ClientConnection::throw_failure() const {
-  throw CommError("the connection to the store at " + place_ + " is lost: " + failure_ +
-                  "; look at the output of the process that hosts it (rank 0 or the launcher), and restart the job");
+  const std::string text =
+      "the connection to the store at " + place_ + " is lost: " + failure_ +
+      "; look at the output of the process that hosts it (rank 0 or the launcher), and restart the job";
+  if (silent_) throw StoreSilent(text);
+  throw CommError(text);
 }
 
 }  // namespace tessera::store

@@ -62,6 +62,7 @@ class ClientConnection {
   std::unordered_map<std::uint64_t, Call*> calls_;
   std::uint64_t next_id_ = 1;
   std::string failure_;
+  bool silent_ = false;  // that is why it failed
   bool failed_ = false;
   bool blocked_ = false;  // the socket took less than there was
   Clock::time_point last_heard_;

@@ -28,6 +28,12 @@ struct WorldOptions {
   TORCH_ARG(std::string, interface) = "";
   /// The table of the adaptive strategy, as `tessera bench comm --write-table FILE` writes it. Empty: built in.
   TORCH_ARG(std::string, tuning_file) = "";
+  /// A rank without a sign of life for so long is lost, and the job ends. Raise it on hosts that pause.
+  TORCH_ARG(std::chrono::milliseconds, lost_after) = std::chrono::seconds(5);
+  /// A wait that takes longer is looked into, and reported; the job goes on.
+  TORCH_ARG(std::chrono::milliseconds, slow_after) = std::chrono::seconds(5);
+  /// Compare operation, shape and dtype across ranks before each collective. Slow; to find a mistake.
+  TORCH_ARG(bool, checked) = false;
   /// Only with backend "custom": makes the transport of each group.
   TORCH_ARG(TransportFactory, transport) = nullptr;
 

@@ -30,7 +30,10 @@ struct CallRecord {
 /// "all_reduce #12 of group world, Float [32, 32], at train.cpp:40 (done)"
 std::string to_string(const CallRecord& record);
 
-/// "all_reduce Float [32, 32]": what all members of a group should agree on.
+/// "all_reduce Float [32, 32]"
 std::string signature(const CallRecord& record);
+
+/// What all members of a group must agree on. Pieces may differ in shape between ranks; a sum needs equal ones.
+std::string agreement_key(const CallRecord& record);
 
 }  // namespace tessera

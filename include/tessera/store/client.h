@@ -19,6 +19,13 @@ class StoreTimeout : public CommError {
   using CommError::CommError;
 };
 
+/// The connection is lost, and what is known is only that nothing came: the server's process or host has stopped, or the
+/// way there is cut. One that ended would have closed it.
+class StoreSilent : public CommError {
+ public:
+  using CommError::CommError;
+};
+
 /// As a timeout: none.
 inline constexpr std::chrono::milliseconds kForever = std::chrono::milliseconds::max();
 

@@ -1,0 +1,110 @@
+#include "comm/watch/hang_report.h"
+
+#include <tessera/core/error.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "comm/watch/process_state.h"
+
+namespace tessera::comm {
+namespace {
+
+std::int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
+}
+
+void wait_for_answers(const JobKeys& keys, int number, const Alarm& alarm, int size,
+                      std::chrono::milliseconds patience) {
+  std::vector<std::string> expected;
+  for (int rank = 0; rank < size; ++rank) {
+    if (rank != alarm.about) expected.push_back(keys.answer(number, rank));
+  }
+  try {
+    keys.store().wait(expected, patience);
+  } catch (const store::StoreTimeout&) {
+    // Who has not answered is a part of the report.
+  }
+}
+
+/// A rank that did not answer: what its host says of it, where that is this host.
+flight::RankStatus unanswered(const JobKeys& keys, int rank, bool connection_broke) {
+  flight::RankStatus status;
+  status.rank = rank;
+  const auto text = keys.store().try_get(keys.address(rank));
+  if (!text) {
+    status.condition = flight::RankCondition::kMissing;
+    return status;
+  }
+  const RankAddress address = rank_address_from_json(*text);
+  if (address.process_space != process_space()) {
+    // A process that ends closes its connections; a host that is cut off does not.
+    status.condition = connection_broke ? flight::RankCondition::kDead : flight::RankCondition::kSilent;
+    status.detail = "process " + std::to_string(address.process) + " on another host, at " + address.address;
+    return status;
+  }
+  const ProcessState state = state_of_process(address.process);
+  status.condition = state.condition;
+  status.detail = state.detail;
+  return status;
+}
+
+flight::RankStatus answered(int rank, const Answer& answer) {
+  flight::RankStatus status;
+  status.rank = rank;
+  status.stack = answer.stack;
+  status.snapshot = flight::snapshot_from_json(answer.snapshot);
+  const auto& calls = status.snapshot->calls;
+  // The call that failed and raised the alarm was waiting, too.
+  const bool in_call = std::any_of(calls.begin(), calls.end(),
+                                   [](const CallRecord& call) { return call.state == CallState::kStarted; }) ||
+                       (!calls.empty() && calls.back().state == CallState::kFailed);
+  status.condition = in_call ? flight::RankCondition::kWaiting : flight::RankCondition::kRunning;
+  return status;
+}
+
+}  // namespace
+
+flight::HangReport collect_report(const JobKeys& keys, int number, const Alarm& alarm, int size,
+                                  std::chrono::milliseconds patience) {
+  wait_for_answers(keys, number, alarm, size, patience);
+  std::vector<std::optional<Answer>> answers;
+  std::set<int> broken;
+  for (int rank = 0; rank < size; ++rank) {
+    const auto text = keys.store().try_get(keys.answer(number, rank));
+    answers.push_back(text ? std::optional(answer_from_json(*text)) : std::nullopt);
+    if (text) broken.insert(answers.back()->lost.begin(), answers.back()->lost.end());
+  }
+  std::vector<flight::RankStatus> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    const auto& answer = answers[static_cast<std::size_t>(rank)];
+    ranks.push_back(answer ? answered(rank, *answer) : unanswered(keys, rank, broken.contains(rank)));
+  }
+  return flight::analyse(alarm.trigger, alarm.fatal(), now_ns(), size, std::move(ranks));
+}
+
+void publish(const flight::HangReport& report, int number, const std::string& folder) {
+  const std::string text = flight::to_text(report);
+  // In one piece: the others write to the same terminal.
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+  if (folder.empty()) return;
+  const auto path = std::filesystem::path(folder) / ("hang_" + std::to_string(number) + ".json");
+  std::ofstream file(path);
+  file << flight::to_json(report);
+  if (file.flush()) {
+    std::fprintf(stderr, "tessera: this report as a file: tessera inspect hang %s\n", path.c_str());
+  } else {
+    std::fprintf(stderr, "tessera: the report cannot be written to %s\n", path.c_str());
+  }
+}
+
+}  // namespace tessera::comm

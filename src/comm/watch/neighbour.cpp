@@ -1,0 +1,98 @@
+#include "comm/watch/neighbour.h"
+
+#include <tessera/core/error.h>
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "comm/watch/alarm.h"
+#include "comm/watch/process_state.h"
+
+namespace tessera::comm {
+namespace {
+
+constexpr const char* kNeverSet = "never";
+
+store::ServerOptions server_options(std::chrono::milliseconds silence) {
+  store::ServerOptions options;
+  options.silence_limit = silence;
+  return options;
+}
+
+store::ClientOptions client_options(std::chrono::milliseconds silence) {
+  store::ClientOptions options;
+  options.silence_limit = silence;
+  options.ping_interval = silence / 5;
+  return options;
+}
+
+}  // namespace
+
+Neighbour::Neighbour(Settings settings, const JobKeys& keys, const store::Secret& secret, OnLost on_lost)
+    : settings_(std::move(settings)),
+      keys_(keys),
+      secret_(secret),
+      on_lost_(std::move(on_lost)),
+      server_(settings_.address, 0, secret, server_options(settings_.silence)) {
+  RankAddress own;
+  own.address = settings_.address;
+  own.port = server_.port();
+  own.process_space = process_space();
+  own.process = getpid();
+  keys_.store().set(keys_.address(settings_.rank), to_json(own));
+  thread_ = std::thread([this] { run(); });
+}
+
+Neighbour::~Neighbour() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    if (client_) client_->close();
+  }
+  // A thread that still waits for an address is freed by the end of the job's store, which the owner closes before.
+  if (thread_.joinable()) thread_.join();
+}
+
+void Neighbour::run() {
+  try {
+    for (int next = (settings_.rank + 1) % settings_.size; next != settings_.rank; next = (next + 1) % settings_.size) {
+      if (!follow(next)) return;
+    }
+  } catch (const std::exception&) {
+    // The job's store is gone; who listens for alarms knows it too, and says so.
+  }
+}
+
+bool Neighbour::follow(int rank) {
+  const auto where = rank_address_from_json(keys_.store().get(keys_.address(rank), store::kForever));
+  std::string reason;
+  bool silent = false;
+  try {
+    auto client = std::make_unique<store::StoreClient>(store::StoreClient::connect(
+        where.address, where.port, secret_, settings_.silence, client_options(settings_.silence)));
+    store::StoreClient* connected = client.get();
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_) return false;
+      client_ = std::move(client);
+    }
+    connected->get(kNeverSet, store::kForever);
+  } catch (const store::StoreSilent& error) {
+    reason = error.what();
+    silent = true;
+  } catch (const CommError& error) {
+    reason = error.what();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_) return false;
+  }
+  if (has_left(rank)) return true;
+  on_lost_(rank, silent, reason);
+  return false;
+}
+
+bool Neighbour::has_left(int rank) { return keys_.store().check({keys_.left(rank)}); }
+
+}  // namespace tessera::comm

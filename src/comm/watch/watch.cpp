@@ -1,0 +1,252 @@
+#include "comm/watch/watch.h"
+
+#include <tessera/core/error.h>
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <utility>
+
+#include "comm/watch/hang_report.h"
+#include "comm/watch/thread_stack.h"
+
+namespace tessera::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kLookEvery{100};
+/// A rank that lost its neighbour waits so long in a call before it says so: its backend usually knows, too.
+constexpr std::chrono::milliseconds kWaitsForTheLost{300};
+constexpr std::chrono::milliseconds kPatience{1500};
+constexpr std::chrono::milliseconds kReportTakes{3000};
+constexpr int kCommErrorExitCode = 3;
+
+std::chrono::nanoseconds age_of(const CallRecord& call) {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec) -
+         std::chrono::nanoseconds(call.started_ns);
+}
+
+std::string seconds_text(std::chrono::nanoseconds time) {
+  char text[32];  // NOLINT(*-avoid-c-arrays)
+  std::snprintf(text, sizeof(text), "%.1f s", std::chrono::duration<double>(time).count());
+  return text;
+}
+
+}  // namespace
+
+Watch::Watch(WatchSettings settings, JobKeys keys, const store::Secret& secret, flight::Recorder& recorder,
+             pthread_t caller)
+    : settings_(std::move(settings)), keys_(std::move(keys)), recorder_(recorder), caller_(caller) {
+  prepare_stacks();
+  Neighbour::Settings ring;
+  ring.rank = settings_.rank;
+  ring.size = settings_.size;
+  ring.address = settings_.address;
+  ring.silence = settings_.silence;
+  neighbour_ = std::make_unique<Neighbour>(
+      ring, keys_, secret, [this](int rank, bool silent, const std::string& why) { lost(rank, silent, why); });
+  listener_ = std::thread([this] { listen(); });
+  looker_ = std::thread([this] { look(); });
+}
+
+Watch::~Watch() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  try {
+    keys_.store().set(keys_.left(settings_.rank), "in order");
+    if (settings_.hosts_store) raise({AlarmKind::kClosing, settings_.rank, -1, "the store's host leaves"});
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the store is gone, and with it who would care
+  }
+  keys_.store().close();
+  neighbour_.reset();
+  listener_.join();
+  looker_.join();
+}
+
+bool Watch::is_stopping() const {
+  const std::lock_guard lock(mutex_);
+  return stopping_ || closed_;
+}
+
+std::optional<std::string> Watch::verdict() const {
+  const std::lock_guard lock(mutex_);
+  return verdict_;
+}
+
+void Watch::set_verdict(const std::string& text) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (verdict_) return;
+    verdict_ = text;
+    verdict_time_ = Clock::now();
+  }
+  changed_.notify_all();
+}
+
+void Watch::listen() {
+  try {
+    for (int number = 1;; ++number) {
+      const Alarm alarm = alarm_from_json(keys_.store().get(keys_.alarm(number), store::kForever));
+      {
+        const std::lock_guard lock(mutex_);
+        next_alarm_ = number + 1;
+        fatal_raised_ = fatal_raised_ || alarm.fatal();
+        closed_ = closed_ || alarm.kind == AlarmKind::kClosing;
+        if (closed_ || stopping_) return;
+      }
+      answer(number);
+      conclude(number, alarm);
+    }
+  } catch (const std::exception& error) {
+    if (!is_stopping()) store_is_lost(error.what());
+  }
+}
+
+void Watch::answer(int number) {
+  Answer answer;
+  answer.snapshot = flight::to_json(recorder_.snapshot());
+  if (!recorder_.oldest_under_way()) answer.stack = stack_of(caller_, std::chrono::milliseconds(200));
+  {
+    const std::lock_guard lock(mutex_);
+    answer.lost.assign(lost_.begin(), lost_.end());
+  }
+  keys_.store().set(keys_.answer(number, settings_.rank), to_json(answer));
+}
+
+void Watch::conclude(int number, const Alarm& alarm) {
+  std::string told = alarm.trigger;
+  if (alarm.by == settings_.rank) {
+    const auto report = collect_report(keys_, number, alarm, settings_.size, kPatience);
+    if (is_stopping()) return;
+    publish(report, number, settings_.log_folder);
+    if (!report.findings.empty()) told = report.findings.front().what;
+    keys_.store().set(keys_.told(number), told);
+  } else if (alarm.fatal()) {
+    try {
+      told = keys_.store().get(keys_.told(number), kReportTakes);
+    } catch (const store::StoreTimeout&) {
+      // Who was to report is gone, too.
+    }
+  }
+  // After a call that only failed, those who wait with it fail too, in their own time, and others may be busy elsewhere.
+  if (alarm.kind == AlarmKind::kLost) set_verdict(told);
+  if (!alarm.fatal()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    explained_ = true;
+  }
+  changed_.notify_all();
+}
+
+bool Watch::raise(const Alarm& alarm) {
+  const std::string text = to_json(alarm);
+  for (;;) {
+    int number = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_ || (alarm.fatal() && fatal_raised_)) return false;
+      number = next_alarm_;
+    }
+    const std::string found = keys_.store().compare_set(keys_.alarm(number), "", text);
+    if (found == text) return true;
+    if (!alarm.fatal() && alarm.kind != AlarmKind::kClosing) return false;
+    // Somebody else was first; the listener will count it.
+    const Alarm other = alarm_from_json(found);
+    if (other.fatal() || other.kind == AlarmKind::kClosing) return false;
+    std::unique_lock lock(mutex_);
+    if (next_alarm_ <= number) next_alarm_ = number + 1;
+  }
+}
+
+void Watch::lost(int rank, bool silent, const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    lost_.insert(rank);
+  }
+  if (is_stopping() || !silent) return;  // one that ended is missed only by those who wait for it: see look()
+  try {
+    raise({AlarmKind::kLost, settings_.rank, rank,
+           "rank " + std::to_string(rank) + " has given no sign of life for " + seconds_text(settings_.silence) + " (" +
+               reason + ")"});
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the listener tells of a lost store
+  }
+}
+
+void Watch::look() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_ && !closed_) {
+    changed_.wait_for(lock, kLookEvery);
+    if (stopping_ || closed_) return;
+    const bool over = verdict_.has_value() && Clock::now() - verdict_time_ > settings_.grace;
+    lock.unlock();
+    if (over) end_stuck_call();
+    try {
+      look_at_oldest_call();
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the listener tells of a lost store
+    }
+    lock.lock();
+  }
+}
+
+void Watch::look_at_oldest_call() {
+  const auto call = recorder_.oldest_under_way();
+  if (!call) return;
+  const auto age = age_of(*call);
+  int neighbour = -1;
+  {
+    const std::lock_guard lock(mutex_);
+    if (fatal_raised_ || verdict_) return;
+    if (!lost_.empty()) neighbour = *lost_.begin();
+    if (neighbour < 0 && last_slow_ == std::pair(call->group, call->sequence)) return;
+  }
+  if (neighbour >= 0 && age > kWaitsForTheLost) {
+    raise({AlarmKind::kLost, settings_.rank, neighbour,
+           "rank " + std::to_string(neighbour) + " has ended without closing its world, and others wait"});
+  } else if (age > settings_.slow_after) {
+    {
+      const std::lock_guard lock(mutex_);
+      last_slow_ = {call->group, call->sequence};
+    }
+    raise({AlarmKind::kSlow, settings_.rank, -1,
+           call->operation + " #" + std::to_string(call->sequence) + " of group " + call->group + " has waited for " +
+               seconds_text(age) + " at " + call->file + ":" + std::to_string(call->line)});
+  }
+}
+
+void Watch::explain(const std::string& failure) {
+  if (is_stopping()) return;
+  try {
+    raise({AlarmKind::kFailed, settings_.rank, -1, failure});
+  } catch (const std::exception&) {
+    return;  // without a store there is nobody to tell
+  }
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, kPatience + kReportTakes, [this] { return explained_ || verdict_ || stopping_ || closed_; });
+}
+
+void Watch::store_is_lost(const std::string& reason) {
+  const auto call = recorder_.oldest_under_way();
+  const std::string text = "the job's store is lost, so the ranks cannot say why: " + reason;
+  std::fprintf(stderr, "tessera: rank %d: %s; this rank %s\n", settings_.rank, text.c_str(),
+               call ? ("is in " + to_string(*call)).c_str() : "is in no call");
+  set_verdict(text);
+}
+
+void Watch::end_stuck_call() {
+  const auto call = recorder_.oldest_under_way();
+  if (!call || age_of(*call) < settings_.grace) return;
+  std::fprintf(stderr, "tessera: rank %d ends, because %s; it was in %s\n", settings_.rank, verdict()->c_str(),
+               to_string(*call).c_str());
+  std::fflush(nullptr);
+  _exit(kCommErrorExitCode);
+}
+
+}  // namespace tessera::comm
