@@ -55,7 +55,13 @@ const comm::ConnectRequest& Group::request() {
 
 const comm::Connection& Group::connection() {
   const std::lock_guard lock(mutex_);
-  if (!connection_) connection_ = world_->connector->connect(request());
+  if (connection_) return *connection_;
+  try {
+    connection_ = world_->connector->connect(request());
+  } catch (const c10::Error& error) {
+    // Mostly of the store, and not every way here leads through a Call.
+    throw CommError("the group " + name_ + " cannot be connected: " + error.what_without_backtrace());
+  }
   return *connection_;
 }
 

@@ -8,6 +8,8 @@
 #include <sstream>
 #include <string_view>
 
+#include "comm/socket_address.h"
+
 namespace tessera::comm {
 namespace {
 
@@ -43,7 +45,23 @@ class Variables {
   std::string launcher_;
 };
 
+/// "HOST:PORT", where HOST may be an IPv6 address, with brackets or without.
+void read_store(const Variables& variables, LaunchEnvironment& launch) {
+  const auto place = variables.text("TESSERA_STORE");
+  if (!place) return;
+  const auto colon = place->rfind(':');
+  std::string host = place->substr(0, colon);
+  const auto port = colon == std::string::npos ? std::nullopt : port_number(place->substr(colon + 1));
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  if (!port || host.empty()) {
+    throw ConfigError("the variable TESSERA_STORE should be HOST:PORT, found \"" + *place + "\"");
+  }
+  launch.store_address = host;
+  launch.store_port = *port;
+}
+
 void read_master(const Variables& variables, LaunchEnvironment& launch) {
+  read_store(variables, launch);
   launch.master_address = variables.text("MASTER_ADDR").value_or("");
   launch.master_port = variables.number("MASTER_PORT").value_or(0);
 }
@@ -64,11 +82,11 @@ LaunchEnvironment from_torchrun(const GetVariable& get) {
           .value_or(
               variables.number("GROUP_RANK").value_or(launch.local_size > 0 ? launch.rank / launch.local_size : 0));
   read_master(variables, launch);
-  if (launch.size > 1 && (launch.master_address.empty() || launch.master_port == 0)) {
+  if (launch.size > 1 && launch.store_address.empty() && (launch.master_address.empty() || launch.master_port == 0)) {
     throw ConfigError("WORLD_SIZE is " + std::to_string(launch.size) +
                       " but MASTER_ADDR or MASTER_PORT is not set; set both to where rank 0 shall listen");
   }
-  launch.launcher_has_store = variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  launch.agent_has_store = variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   launch.generation = variables.text("TORCHELASTIC_RESTART_COUNT").value_or("0");
   return launch;
 }
@@ -151,7 +169,8 @@ LaunchEnvironment from_srun(const GetVariable& get) {
   read_master(variables, launch);
   if (launch.master_address.empty()) {
     const auto nodes = variables.text("SLURM_STEP_NODELIST");
-    launch.master_address = nodes ? first_host(*nodes) : "127.0.0.1";
+    // Nobody else needs to reach a job on one node.
+    launch.master_address = nodes && num_nodes > 1 ? first_host(*nodes) : "127.0.0.1";
   }
   if (launch.master_port == 0) {
     // srun reserves no port unless asked to; a job's number spreads jobs over a range.

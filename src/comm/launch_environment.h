@@ -18,10 +18,12 @@ struct LaunchEnvironment {
   int local_size = 1;
   int node = 0;
   int num_nodes = 1;
-  std::string master_address;       ///< empty: not told
-  int master_port = 0;              ///< 0: not told
-  bool launcher_has_store = false;  ///< torchrun's agent listens there; otherwise rank 0 does
-  std::string generation = "0";     ///< changes with every restart of the job
+  std::string master_address;    ///< empty: not told
+  int master_port = 0;           ///< 0: not told
+  bool agent_has_store = false;  ///< torchrun's agent listens there; otherwise rank 0 does
+  std::string store_address;     ///< of the launcher's own store; empty: it has none
+  int store_port = 0;
+  std::string generation = "0";  ///< changes with every restart of the job
 };
 
 /// Reads the variables of `tessera run` and torchrun, of mpirun (Open MPI, MPICH) and of srun, in this order: a

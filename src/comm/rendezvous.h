@@ -1,10 +1,12 @@
 #pragma once
 
 #include <tessera/comm/topology.h>
+#include <tessera/store/secret.h>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "comm/launch_environment.h"
@@ -13,13 +15,15 @@ namespace tessera::comm {
 
 /// Where the processes of a job meet.
 struct Rendezvous {
-  c10::intrusive_ptr<c10d::Store> store;
-  std::string local_address;  ///< of this process, as the others reach it
+  c10::intrusive_ptr<c10d::Store> store;  ///< of this generation; keeps what this process hosts alive
+  std::string local_address;              ///< of this process, as the others reach it
   Topology topology = Topology::blocks(1, 1);
 };
 
+/// `secret` is what the job was given, if anything: see reach_job_store().
 /// Collective: over the job. Blocks: until all processes have come, at most `timeout`.
 /// Throws CommError saying how many are missing.
-Rendezvous meet(const LaunchEnvironment& given, std::chrono::milliseconds timeout);
+Rendezvous meet(const LaunchEnvironment& launch, const std::optional<store::Secret>& secret,
+                std::chrono::milliseconds timeout);
 
 }  // namespace tessera::comm

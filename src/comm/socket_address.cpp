@@ -10,9 +10,9 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <memory>
-#include <thread>
 #include <utility>
 
 namespace tessera::comm {
@@ -66,21 +66,22 @@ int port_of(int descriptor) {
 
 }  // namespace
 
-void wait_until_reachable(const std::string& host, int port, std::chrono::milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  const AddressList addresses = resolve(host, port);
-  int error = 0;
-  do {
-    for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
-      const Socket socket(address->ai_family, SOCK_STREAM);
-      if (connect(socket.get(), address->ai_addr, address->ai_addrlen) == 0) return;
-      error = errno;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  } while (std::chrono::steady_clock::now() < deadline);
-  throw CommError("nobody listens at " + host + ":" + std::to_string(port) + " after " +
-                  std::to_string(timeout.count()) + " ms (" + std::strerror(error) +
-                  "); rank 0 should: is it running, and is the address right?");
+std::optional<int> port_number(const std::string& text) {
+  int port = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, fault] = std::from_chars(text.data(), end, port);
+  if (fault != std::errc() || rest != end || port < 1 || port > 65535) return std::nullopt;
+  return port;
+}
+
+bool is_loopback(const std::string& host) {
+  const AddressList addresses = resolve(host, 0);
+  // The first is what listen_on() takes.
+  const sockaddr* address = addresses->ai_addr;
+  if (address->sa_family == AF_INET6) {
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+  }
+  return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
 }
 
 std::string address_towards(const std::string& host, int port) {
@@ -116,10 +117,14 @@ Listener listen_on(const std::string& address, int port) {
     throw ConfigError("rank 0 cannot listen on " + address + ":" + std::to_string(port) + ": " + std::strerror(errno) +
                       "; MASTER_ADDR must be an address of rank 0's host, MASTER_PORT a free port");
   }
-  Listener listener;
-  listener.port = port_of(socket.get());
-  listener.descriptor = socket.release();
-  return listener;
+  const int port_taken = port_of(socket.get());
+  return {socket.release(), port_taken};
 }
+
+Listener::~Listener() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+int Listener::release() { return std::exchange(descriptor_, -1); }
 
 }  // namespace tessera::comm

@@ -1,13 +1,15 @@
 #pragma once
 
-#include <chrono>
+#include <optional>
 #include <string>
 
 namespace tessera::comm {
 
-/// Tries every few milliseconds to connect. Blocks: until somebody listens there.
-/// Throws CommError after `timeout`, naming the address and why.
-void wait_until_reachable(const std::string& host, int port, std::chrono::milliseconds timeout);
+/// From 1 to 65535, in digits; nothing for any other text.
+std::optional<int> port_number(const std::string& text);
+
+/// Whether `host` is this host under a name that no other host can reach.
+bool is_loopback(const std::string& host);
 
 /// The address of this process from which packets to `host` leave: what peers on that network can reach.
 std::string address_towards(const std::string& host, int port);
@@ -15,10 +17,21 @@ std::string address_towards(const std::string& host, int port);
 /// What this host's own name resolves to, or the loopback address.
 std::string address_of_this_host();
 
-/// A socket that listens. The caller owns the descriptor.
-struct Listener {
-  int descriptor = -1;
-  int port = 0;
+/// A socket that listens.
+class Listener {
+ public:
+  Listener(int descriptor, int port) : descriptor_(descriptor), port_(port) {}
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  int port() const { return port_; }
+  /// Hands the socket over to the caller.
+  int release();
+
+ private:
+  int descriptor_;
+  int port_;
 };
 
 /// Listens on `address` alone, not on every interface; port 0 takes a free one.

@@ -8,6 +8,7 @@
 
 #include "comm/fake/fake_connector.h"
 #include "comm/group.h"
+#include "comm/job_secret.h"
 #include "comm/launch_environment.h"
 #include "comm/process_connector.h"
 #include "comm/rendezvous.h"
@@ -50,10 +51,16 @@ std::shared_ptr<comm::WorldContext> comm::make_context(const WorldOptions& optio
 }
 
 World init(const WorldOptions& options) {
-  const comm::LaunchEnvironment launch = comm::read_launch_environment(comm::process_environment());
+  const comm::GetVariable environment = comm::process_environment();
+  const comm::LaunchEnvironment launch = comm::read_launch_environment(environment);
   auto context = comm::make_context(options, launch.rank, launch.size);
   context->launcher = launch.launcher;
-  comm::Rendezvous rendezvous = comm::meet(launch, options.init_timeout());
+  if (const auto box = environment("TESSERA_BLACK_BOX")) {
+    context->recorder = std::make_unique<flight::Recorder>(*box);
+    context->recorder->introduce(launch.rank, launch.size);
+  }
+  const auto secret = comm::given_secret(environment, options.secret_file());
+  const comm::Rendezvous rendezvous = comm::meet(launch, secret, options.init_timeout());
   context->topology = rendezvous.topology;
   context->store = rendezvous.store;
   comm::ProcessConnector::Settings settings;

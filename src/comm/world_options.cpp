@@ -13,6 +13,8 @@ const FieldList<WorldOptions>& WorldOptions::fields() {
                       "The algorithm of the world's communicator.")
           .add("interface", &WorldOptions::interface_,
                "Network interface or address for Gloo; empty takes the one that reaches the rendezvous.")
+          .add("secret_file", &WorldOptions::secret_file_,
+               "File with the job's secret, as `tessera secret` writes it; empty: what TESSERA_SECRET_FILE names.")
           .add("tuning_file", &WorldOptions::tuning_file_,
                "Table of the adaptive strategy, as `tessera bench comm --write-table` writes it; empty: built in.")
           .add("lost_after", &WorldOptions::lost_after_, "A rank without a sign of life for so long is lost.")

@@ -82,13 +82,13 @@ TEST(LaunchEnvironment, ReadsTorchrun) {
   expect_place(launch, 5, 8, 1, 4, 1, 2);
   EXPECT_EQ(launch.master_address, "10.0.0.7");
   EXPECT_EQ(launch.master_port, 29500);
-  EXPECT_TRUE(launch.launcher_has_store);
+  EXPECT_TRUE(launch.agent_has_store);
   EXPECT_EQ(launch.generation, "3");
 }
 
 TEST(LaunchEnvironment, KnowsWhetherTheAgentHoldsTheStore) {
-  EXPECT_FALSE(read(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).launcher_has_store);
-  EXPECT_FALSE(read(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", ""}})).launcher_has_store);
+  EXPECT_FALSE(read(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).agent_has_store);
+  EXPECT_FALSE(read(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", ""}})).agent_has_store);
 }
 
 TEST(LaunchEnvironment, ReadsTesseraRunAndPlainVariables) {
@@ -97,6 +97,34 @@ TEST(LaunchEnvironment, ReadsTesseraRunAndPlainVariables) {
   EXPECT_EQ(plain.launcher, "environment");
   expect_place(plain, 3, 4, 3, 4, 0, 1);
   EXPECT_EQ(plain.generation, "0");
+}
+
+TEST(LaunchEnvironment, ReadsWhereTheLauncherHostsTheStore) {
+  EXPECT_EQ(read(kTorchrun).store_address, "");
+  for (const auto& [text, host] :
+       {std::pair{"node3:4100", "node3"}, {"[fe80::1]:4100", "fe80::1"}, {"::1:4100", "::1"}}) {
+    const auto launch = read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TESSERA_STORE", text}});
+    EXPECT_EQ(launch.store_address, host) << text;
+    EXPECT_EQ(launch.store_port, 4100) << text;
+  }
+  EXPECT_EQ(read(with(kOpenMpi, {{"TESSERA_STORE", "10.0.0.7:1"}})).store_address, "10.0.0.7");
+  EXPECT_EQ(read(with(kSrun, {{"TESSERA_STORE", "10.0.0.7:1"}})).store_address, "10.0.0.7");
+}
+
+TEST(LaunchEnvironment, RefusesAStoreWithoutAHostOrAPort) {
+  for (const char* text :
+       {"node3", "node3:", ":4100", "[]:4100", "node3:0", "node3:65536", "node3:4100x", "node3:-1"}) {
+    const auto message = message_of<ConfigError>([&] { read(with(kTorchrun, {{"TESSERA_STORE", text}})); });
+    expect_parts(message, {"TESSERA_STORE", "HOST:PORT", std::string("\"") + text + "\""});
+  }
+}
+
+TEST(LaunchEnvironment, AJobOfSrunOnOneNodeMeetsOnTheLoopbackAddress) {
+  const auto launch = read(with(kSrun, {{"SLURM_NODEID", "0"},
+                                        {"SLURM_STEP_NUM_NODES", "1"},
+                                        {"SLURM_STEP_TASKS_PER_NODE", "6"},
+                                        {"SLURM_STEP_NODELIST", "node3"}}));
+  EXPECT_EQ(launch.master_address, "127.0.0.1");
 }
 
 TEST(LaunchEnvironment, DerivesTheNodeFromTheLocalSize) {
@@ -113,7 +141,7 @@ TEST(LaunchEnvironment, ReadsOpenMpi) {
   expect_place(launch, 2, 3, 2, 3, 0, 1);
   EXPECT_EQ(launch.master_address, "");
   EXPECT_EQ(launch.master_port, 0);
-  EXPECT_FALSE(launch.launcher_has_store);
+  EXPECT_FALSE(launch.agent_has_store);
   const auto told = read(with(kOpenMpi, {{"MASTER_ADDR", "head"}, {"MASTER_PORT", "4000"}}));
   EXPECT_EQ(told.master_address, "head");
   EXPECT_EQ(told.master_port, 4000);

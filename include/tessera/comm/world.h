@@ -26,6 +26,10 @@ struct WorldOptions {
   TORCH_ARG(std::string, strategy) = "allreduce";
   /// The network interface or address Gloo binds to. Empty: the one that reaches the rendezvous.
   TORCH_ARG(std::string, interface) = "";
+  /// The file with the job's secret, which protects where its ranks meet; `tessera secret FILE` makes one. Needed on
+  /// several hosts, unless `tessera run` starts the job. Empty: what TESSERA_SECRET_FILE names. A secret that the
+  /// launcher gives in TESSERA_SECRET goes before both.
+  TORCH_ARG(std::string, secret_file) = "";
   /// The table of the adaptive strategy, as `tessera bench comm --write-table FILE` writes it. Empty: built in.
   TORCH_ARG(std::string, tuning_file) = "";
   /// A rank without a sign of life for so long is lost, and the job ends. Raise it on hosts that pause.
@@ -68,6 +72,8 @@ class World {
 /// The world that the launcher's variables describe: `tessera run` and torchrun (RANK, WORLD_SIZE, LOCAL_RANK,
 /// MASTER_ADDR, ...), mpirun of Open MPI (OMPI_COMM_WORLD_*) and of MPICH (PMI_*, MPI_LOCAL*), srun (SLURM_*). A
 /// process started with none of them is a world of one.
+/// The processes meet in a store behind the job's secret (docs/security.md): the launcher's (TESSERA_STORE), or one of
+/// rank 0's. On one host the secret needs no care; on several, see WorldOptions::secret_file.
 /// Collective: over all processes of the job. Blocks: until every process has called it.
 /// Throws ConfigError for contradictory variables, CommError when a process does not come in time.
 World init(const WorldOptions& options = {});

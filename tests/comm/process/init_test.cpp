@@ -1,5 +1,6 @@
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
+#include <tessera/store/secret.h>
 
 #include <ATen/ATen.h>
 #include <arpa/inet.h>
@@ -68,7 +69,7 @@ TEST(Init, TellsWhereNobodyListensWhenRankZeroIsMissing) {
   job.variables = {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}};
   const auto result = launch::run(job).front();
   EXPECT_EQ(result.exit_code, kCommError) << result.output;
-  expect_parts(result.output, {"nobody listens at 127.0.0.1:", "700 ms"});
+  expect_parts(result.output, {"the store at 127.0.0.1:", "was not reached within 700 ms", "rank 0"});
 }
 
 TEST(Init, RefusesAPortThatIsInUse) {
@@ -82,10 +83,13 @@ TEST(Init, RefusesAPortThatIsInUse) {
 
 TEST(Init, RefusesAnAddressThatIsNotOfThisHost) {
   auto job = job_of(1, "init", {"1000"});
-  job.variables = {{"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "192.0.2.1"}};
+  job.variables = {{"WORLD_SIZE", "2"},
+                   {"LOCAL_WORLD_SIZE", "2"},
+                   {"MASTER_ADDR", "192.0.2.1"},
+                   {"TESSERA_SECRET", store::Secret::mint().hex()}};
   const auto result = launch::run(job).front();
   EXPECT_EQ(result.exit_code, kConfigError) << result.output;
-  expect_parts(result.output, {"192.0.2.1", "MASTER_ADDR"});
+  expect_parts(result.output, {"cannot listen on 192.0.2.1", "MASTER_ADDR"});
 }
 
 TEST(Init, RefusesContradictoryVariables) {

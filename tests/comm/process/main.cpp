@@ -9,6 +9,8 @@ int main(int argc, char** argv) {
                                {"dropped_receive", t::check_dropped_receive},
                                {"dropped_sends", t::check_dropped_sends},
                                {"gloo_timeout", t::check_gloo_timeout},
+                               {"hello", t::check_hello},
+                               {"host_dies", t::check_host_dies},
                                {"init", t::check_init},
                                {"init_only", t::check_init_only},
                                {"loss", t::check_loss},
@@ -18,6 +20,8 @@ int main(int argc, char** argv) {
                                {"progress", t::check_progress},
                                {"reducer", t::check_reducer_role},
                                {"restart", t::check_restart},
+                               {"secret", t::check_secret},
                                {"sends_to_nobody", t::check_sends_to_nobody},
-                               {"unreceived", t::check_unreceived}});
+                               {"unreceived", t::check_unreceived},
+                               {"watched", t::check_watched}});
 }

@@ -1,6 +1,7 @@
 // Ranks of one machine that are told to be on several nodes.
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
+#include <tessera/store/secret.h>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -103,22 +104,29 @@ void check_one_node_only(const Arguments& arguments) {
 
 namespace {
 
+/// Between hosts there must be a secret.
+launch::LocalJob nodes_job(int num_ranks, const std::string& role, const Arguments& arguments) {
+  auto job = job_of(num_ranks, role, arguments);
+  job.variables["TESSERA_SECRET"] = store::Secret::mint().hex();
+  return job;
+}
+
 TEST(Nodes, InBlocksUseSharedMemoryInsideAndGlooBetween) {
-  auto job = job_of(4, "nodes", {"told", "0,0,1,1"});
+  auto job = nodes_job(4, "nodes", {"told", "0,0,1,1"});
   job.ranks_per_node = 2;
   expect_success(job);
 }
 
-TEST(Nodes, DealtInTurnsAreFound) { expect_success(job_of(4, "nodes", {"0,1,0,1"})); }
+TEST(Nodes, DealtInTurnsAreFound) { expect_success(nodes_job(4, "nodes", {"0,1,0,1"})); }
 
 TEST(Nodes, OfAnyShapeAreFound) {
   for (const char* nodes : {"0,0,1,0", "1,0,0,1", "0,1,2,0"}) {
     SCOPED_TRACE(nodes);
-    expect_success(job_of(4, "nodes", {nodes}));
+    expect_success(nodes_job(4, "nodes", {nodes}));
   }
 }
 
-TEST(Nodes, AreNotSpannedBySharedMemory) { expect_success(job_of(2, "one_node_only", {"0,1"})); }
+TEST(Nodes, AreNotSpannedBySharedMemory) { expect_success(nodes_job(2, "one_node_only", {"0,1"})); }
 
 }  // namespace
 }  // namespace tessera::testing

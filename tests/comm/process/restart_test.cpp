@@ -1,4 +1,6 @@
 #include <tessera/comm/world.h>
+#include <tessera/store/client.h>
+#include <tessera/store/server.h>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -14,7 +16,6 @@ namespace tessera::testing {
 /// Arguments: the backend, and "die" when the ranks should be killed in the middle.
 void check_restart(const Arguments& arguments) {
   const World world = init(WorldOptions().backend(arguments.at(0)).init_timeout(std::chrono::seconds(20)));
-  require(world.launcher() == "torchrun", "the launcher is " + world.launcher());
   at::Tensor sum = at::ones({100});
   world.comm().all_reduce(sum);
   require(sum[0].item<float>() == 2, "the sum is wrong");
@@ -58,10 +59,32 @@ TEST(Restart, ANewGenerationDoesNotSeeTheKeysOfADeadOne) {
       }
     }
     expect_success(agent.run(2, {backend, "live"}));
-    for (const char* generation : {"0", "1", "2"}) {
-      EXPECT_TRUE(agent.store().check({std::string("tessera/") + generation + "/topology"})) << generation;
+    for (const std::string generation : {"0", "1", "2"}) {
+      EXPECT_TRUE(agent.store().check({"tessera/" + generation + "/store"})) << generation;
+      EXPECT_FALSE(agent.store().check({"tessera/" + generation + "/topology"})) << "it went through an open store";
     }
   }
+}
+
+TEST(Restart, ANewGenerationDoesNotSeeTheKeysThatALauncherKept) {
+  const auto secret = store::Secret::mint();
+  const store::StoreServer server("127.0.0.1", 0, secret);
+  const auto run = [&](int generation, const Arguments& arguments) {
+    auto job = job_of(2, "restart", arguments);
+    job.variables = {{"TESSERA_RUN", "1"},
+                     {"TESSERA_STORE", "127.0.0.1:" + std::to_string(server.port())},
+                     {"TESSERA_SECRET", secret.hex()},
+                     {"TORCHELASTIC_RESTART_COUNT", std::to_string(generation)}};
+    return launch::run(job);
+  };
+  for (int generation = 0; generation < 2; ++generation) {
+    for (const auto& rank : run(generation, {"gloo", "die"})) {
+      EXPECT_EQ(rank.exit_code, 128 + SIGKILL) << "generation " << generation << ":\n" << rank.output;
+    }
+  }
+  expect_success(run(2, {"gloo", "live"}));
+  auto client = store::StoreClient::connect("127.0.0.1", server.port(), secret, std::chrono::seconds(5));
+  EXPECT_TRUE(client.check({"tessera/0/topology", "tessera/1/topology", "tessera/2/topology"}));
 }
 
 }  // namespace

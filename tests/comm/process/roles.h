@@ -11,6 +11,8 @@ void check_custom_transport(const Arguments& arguments);
 void check_dropped_receive(const Arguments& arguments);
 void check_dropped_sends(const Arguments& arguments);
 void check_gloo_timeout(const Arguments& arguments);
+void check_hello(const Arguments& arguments);
+void check_host_dies(const Arguments& arguments);
 void check_init(const Arguments& arguments);
 void check_init_only(const Arguments& arguments);
 void check_loss(const Arguments& arguments);
@@ -20,7 +22,9 @@ void check_one_node_only(const Arguments& arguments);
 void check_progress(const Arguments& arguments);
 void check_reducer_role(const Arguments& arguments);
 void check_restart(const Arguments& arguments);
+void check_secret(const Arguments& arguments);
 void check_sends_to_nobody(const Arguments& arguments);
 void check_unreceived(const Arguments& arguments);
+void check_watched(const Arguments& arguments);
 
 }  // namespace tessera::testing
