@@ -125,8 +125,11 @@ Rendezvous meet(const LaunchEnvironment& launch, const std::optional<store::Secr
   if (rank_zero_hosts(launch)) agreement.part();
   rendezvous.local_address = address_towards(place->address, place->port);
   // The client keeps its place alive: the store is there as long as any group may still use it.
-  const std::shared_ptr<store::StoreClient> client(place, &*place->client);
-  rendezvous.store = c10::make_intrusive<c10d::PrefixStore>(prefix, c10::make_intrusive<SecureStore>(client, timeout));
+  rendezvous.client = std::shared_ptr<store::StoreClient>(place, &*place->client);
+  rendezvous.prefix = prefix + "/";
+  rendezvous.rank_zero_hosts = rank_zero_hosts(launch);
+  rendezvous.store =
+      c10::make_intrusive<c10d::PrefixStore>(prefix, c10::make_intrusive<SecureStore>(rendezvous.client, timeout));
   return rendezvous;
 }
 

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <tessera/comm/topology.h>
+#include <tessera/store/client.h>
 #include <tessera/store/secret.h>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -15,8 +17,11 @@ namespace tessera::comm {
 
 /// Where the processes of a job meet.
 struct Rendezvous {
-  c10::intrusive_ptr<c10d::Store> store;  ///< of this generation; keeps what this process hosts alive
-  std::string local_address;              ///< of this process, as the others reach it
+  c10::intrusive_ptr<c10d::Store> store;       ///< of this generation; keeps what this process hosts alive
+  std::shared_ptr<store::StoreClient> client;  ///< of the job's store; null in a job of one
+  std::string prefix;                          ///< of this generation's keys in it
+  bool rank_zero_hosts = false;                ///< the store; otherwise the launcher does
+  std::string local_address;                   ///< of this process, as the others reach it
   Topology topology = Topology::blocks(1, 1);
 };
 

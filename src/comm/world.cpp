@@ -12,6 +12,7 @@
 #include "comm/launch_environment.h"
 #include "comm/process_connector.h"
 #include "comm/rendezvous.h"
+#include "comm/watch/start_watch.h"
 #include "comm/world_state.h"
 
 namespace tessera {
@@ -71,6 +72,7 @@ World init(const WorldOptions& options) {
   settings.rank = launch.rank;
   settings.store = rendezvous.store;
   context->connector = std::make_shared<comm::ProcessConnector>(std::move(settings));
+  context->watch = comm::start_watch(options, launch, rendezvous, *context->recorder);
   return World(std::make_shared<World::State>(std::move(context)));
 }
 

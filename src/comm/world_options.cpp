@@ -17,7 +17,8 @@ const FieldList<WorldOptions>& WorldOptions::fields() {
                "File with the job's secret, as `tessera secret` writes it; empty: what TESSERA_SECRET_FILE names.")
           .add("tuning_file", &WorldOptions::tuning_file_,
                "Table of the adaptive strategy, as `tessera bench comm --write-table` writes it; empty: built in.")
-          .add("lost_after", &WorldOptions::lost_after_, "A rank without a sign of life for so long is lost.")
+          .add("lost_after", &WorldOptions::lost_after_,
+               "A rank without a sign of life for so long is lost, and the job ends; 0 watches nobody.")
           .add("slow_after", &WorldOptions::slow_after_, "A wait that takes longer is looked into, and reported.")
           .add("checked", &WorldOptions::checked_,
                "Compare operation, shape and dtype across ranks before each collective.");

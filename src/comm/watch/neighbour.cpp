@@ -6,7 +6,6 @@
 
 #include <utility>
 
-#include "comm/watch/alarm.h"
 #include "comm/watch/process_state.h"
 
 namespace tessera::comm {
@@ -65,12 +64,12 @@ void Neighbour::run() {
 }
 
 bool Neighbour::follow(int rank) {
-  const auto where = rank_address_from_json(keys_.store().get(keys_.address(rank), store::kForever));
-  std::string reason;
-  bool silent = false;
+  Loss loss;
+  loss.rank = rank;
+  loss.address = rank_address_from_json(keys_.store().get(keys_.address(rank), store::kForever));
   try {
     auto client = std::make_unique<store::StoreClient>(store::StoreClient::connect(
-        where.address, where.port, secret_, settings_.silence, client_options(settings_.silence)));
+        loss.address.address, loss.address.port, secret_, settings_.silence, client_options(settings_.silence)));
     store::StoreClient* connected = client.get();
     {
       const std::lock_guard lock(mutex_);
@@ -79,17 +78,17 @@ bool Neighbour::follow(int rank) {
     }
     connected->get(kNeverSet, store::kForever);
   } catch (const store::StoreSilent& error) {
-    reason = error.what();
-    silent = true;
+    loss.reason = error.what();
+    loss.silent = true;
   } catch (const CommError& error) {
-    reason = error.what();
+    loss.reason = error.what();
   }
   {
     const std::lock_guard lock(mutex_);
     if (stopping_) return false;
   }
   if (has_left(rank)) return true;
-  on_lost_(rank, silent, reason);
+  on_lost_(loss);
   return false;
 }
 

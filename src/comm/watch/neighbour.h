@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 
+#include "comm/watch/alarm.h"
 #include "comm/watch/job_keys.h"
 
 namespace tessera::comm {
@@ -30,8 +31,14 @@ class Neighbour {
     std::string address;  ///< of this rank, as its neighbour reaches it
     std::chrono::milliseconds silence{5000};
   };
-  /// How a neighbour was lost: its connection broke, which its end may explain, or it only fell silent.
-  using OnLost = std::function<void(int rank, bool silent, const std::string& reason)>;
+  /// A neighbour whose connection broke, which the end of its process explains, or who only fell silent.
+  struct Loss {
+    int rank = 0;
+    bool silent = false;
+    std::string reason;
+    RankAddress address;
+  };
+  using OnLost = std::function<void(const Loss& loss)>;
 
   /// Publishes where this rank is, and begins to watch. `on_lost` is called on a thread of this object.
   Neighbour(Settings settings, const JobKeys& keys, const store::Secret& secret, OnLost on_lost);

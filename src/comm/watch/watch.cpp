@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "comm/watch/hang_report.h"
+#include "comm/watch/process_state.h"
 #include "comm/watch/thread_stack.h"
 
 namespace tessera::comm {
@@ -48,8 +49,7 @@ Watch::Watch(WatchSettings settings, JobKeys keys, const store::Secret& secret, 
   ring.size = settings_.size;
   ring.address = settings_.address;
   ring.silence = settings_.silence;
-  neighbour_ = std::make_unique<Neighbour>(
-      ring, keys_, secret, [this](int rank, bool silent, const std::string& why) { lost(rank, silent, why); });
+  neighbour_ = std::make_unique<Neighbour>(ring, keys_, secret, [this](const Neighbour::Loss& loss) { lost(loss); });
   listener_ = std::thread([this] { listen(); });
   looker_ = std::thread([this] { look(); });
 }
@@ -62,7 +62,8 @@ Watch::~Watch() {
   changed_.notify_all();
   try {
     keys_.store().set(keys_.left(settings_.rank), "in order");
-    if (settings_.hosts_store) raise({AlarmKind::kClosing, settings_.rank, -1, "the store's host leaves"});
+    if (settings_.store_host == settings_.rank)
+      raise({AlarmKind::kClosing, settings_.rank, -1, "the store's host leaves"});
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the store is gone, and with it who would care
   }
   keys_.store().close();
@@ -166,16 +167,22 @@ bool Watch::raise(const Alarm& alarm) {
   }
 }
 
-void Watch::lost(int rank, bool silent, const std::string& reason) {
+void Watch::lost(const Neighbour::Loss& loss) {
   {
     const std::lock_guard lock(mutex_);
-    lost_.insert(rank);
+    lost_.insert(loss.rank);
   }
-  if (is_stopping() || !silent) return;  // one that ended is missed only by those who wait for it: see look()
+  if (is_stopping() || !loss.silent) return;  // one that ended is missed only by those who wait for it: see look()
+  const std::string who = "rank " + std::to_string(loss.rank);
+  if (loss.rank == settings_.store_host) {
+    const bool visible = loss.address.process_space == process_space();
+    const ProcessState state = visible ? state_of_process(loss.address.process)
+                                       : ProcessState{flight::RankCondition::kSilent, "at " + loss.address.address};
+    return store_is_lost(who + ", which hosts it, " + flight::verb(state.condition) + ": " + state.detail);
+  }
   try {
-    raise({AlarmKind::kLost, settings_.rank, rank,
-           "rank " + std::to_string(rank) + " has given no sign of life for " + seconds_text(settings_.silence) + " (" +
-               reason + ")"});
+    raise({AlarmKind::kLost, settings_.rank, loss.rank,
+           who + " has given no sign of life for " + seconds_text(settings_.silence)});
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the listener tells of a lost store
   }
 }

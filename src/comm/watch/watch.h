@@ -23,7 +23,7 @@ namespace tessera::comm {
 struct WatchSettings {
   int rank = 0;
   int size = 1;
-  bool hosts_store = false;
+  int store_host = -1;                         ///< the rank that hosts the job's store; -1: the launcher does
   std::string address;                         ///< of this rank, as the others reach it
   std::chrono::milliseconds silence{5000};     ///< after which a rank without a sign of life is lost
   std::chrono::milliseconds slow_after{5000};  ///< after which a wait is looked into
@@ -57,7 +57,7 @@ class Watch {
  private:
   void listen();
   void look();
-  void lost(int rank, bool silent, const std::string& reason);
+  void lost(const Neighbour::Loss& loss);
   /// Whether this rank is the one to report.
   bool raise(const Alarm& alarm);
   void answer(int number);
