@@ -61,7 +61,7 @@ std::vector<std::string> failure_report(const Attempt& attempt, const RunPlan& p
     if (&rank != &first) report.push_back("  " + title_of(rank) + " " + end_of(rank, first, plan));
   }
   if (!plan.log_dir.empty()) {
-    report.push_back("  all output: " + plan.log_dir + "/attempt_" + std::to_string(generation));
+    report.push_back("  all output: " + plan.attempt_folder(generation));
   }
   return report;
 }

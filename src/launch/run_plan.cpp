@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 
+#include "launch/job_store.h"
 #include "launch/machine.h"
 
 namespace tessera::launch {
@@ -98,10 +100,13 @@ RunPlan resolve(const RunOptions& options, const PlanBinding& plan_binding) {
   }
   RunPlan plan;
   plan.num_ranks = num_ranks_of(options.nproc_per_node());
+  plan.world_size = plan.num_ranks;
   plan.num_nodes = options.nnodes();
   plan.node_rank = options.node_rank();
   plan.master_address = endpoint.host.empty() ? "127.0.0.1" : endpoint.host;
   plan.master_port = endpoint.port;
+  plan.store_address = "127.0.0.1";
+  plan.secret = store::Secret::mint();
   plan.max_restarts = options.max_restarts();
   plan.log_dir = options.log_dir();
   plan.shows_output = (options.tee() & 1) != 0;
@@ -112,17 +117,35 @@ RunPlan resolve(const RunOptions& options, const PlanBinding& plan_binding) {
   return plan;
 }
 
-Environment environment_of(const RunPlan& plan, int local_rank, int generation) {
+namespace {
+
+/// How the rank reaches the job's store, and where it records what it does.
+void set_services(Environment& environment, const RunPlan& plan, int generation, const std::string& black_box) {
+  environment["TESSERA_STORE"] = endpoint_text(plan.store_address, plan.store_port);
+  environment["TESSERA_SECRET"] = plan.secret.value().hex();
+  environment["TESSERA_BLACK_BOX"] = black_box;
+  // The user's, for jobs that have no launcher of ours.
+  environment.erase("TESSERA_SECRET_FILE");
+  environment.erase("TESSERA_LOG_DIR");
+  if (!plan.log_dir.empty()) {
+    environment["TESSERA_LOG_DIR"] = std::filesystem::absolute(plan.attempt_folder(generation));
+  }
+}
+
+}  // namespace
+
+Environment environment_of(const RunPlan& plan, int local_rank, int generation, const std::string& black_box) {
   RankPlace place;
   place.rank = plan.rank_of(local_rank);
   place.local_rank = local_rank;
   place.node_rank = plan.node_rank;
-  place.world_size = plan.world_size();
+  place.world_size = plan.world_size;
   place.local_world_size = plan.num_ranks;
   place.master_address = plan.master_address;
   place.master_port = plan.master_port;
   Environment environment = current_environment();
   set_place(environment, place);
+  set_services(environment, plan, generation, black_box);
   environment["GROUP_RANK"] = std::to_string(plan.node_rank);
   environment["TESSERA_RUN"] = "1";
   environment["TORCHELASTIC_RESTART_COUNT"] = std::to_string(generation);

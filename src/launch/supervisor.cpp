@@ -11,6 +11,7 @@
 
 #include "launch/exit_meaning.h"
 #include "launch/failure_report.h"
+#include "launch/node_report.h"
 #include "launch/process.h"
 
 namespace tessera::launch {
@@ -52,8 +53,10 @@ Supervisor::Supervisor(RunPlan plan, Descriptor front)
     : plan_(std::move(plan)),
       front_(std::move(front)),
       signals_(supervised_signals()),
-      port_(plan_.master_address, plan_.master_port) {
+      port_(plan_.master_address, plan_.master_port),
+      store_(plan_.store_address, plan_.store_port, plan_.secret.value()) {
   plan_.master_port = port_.port();
+  plan_.store_port = store_.port();
   // Whoever reads our output may leave; ranks whose output is kept go on.
   signal(SIGPIPE, SIG_IGN);
 }
@@ -70,6 +73,7 @@ int Supervisor::run() {
 Supervisor::Verdict Supervisor::run_attempt(int generation) {
   Attempt attempt(plan_, generation, console_);
   kill_time_.reset();
+  node_report_.reset();
   const auto fault = attempt.start();
   if (!fault) watch(attempt);
   attempt.finish();
@@ -83,15 +87,23 @@ void Supervisor::watch(Attempt& attempt) {
   bool told = false;
   while (!attempt.all_ended() && !must_stop_now()) {
     wait(kill_time_, &attempt);
-    const Rank* first = attempt.first_failure();
-    if (first != nullptr && !told && ending_signal_ == 0 && !attempt.all_ended()) {
-      note("rank " + std::to_string(first->number) + " " + exit_meaning(first->death->wait_status) +
-           "; ending the others");
-      begin_ending(attempt, SIGTERM);
+    if (attempt.first_failure() != nullptr && !told && ending_signal_ == 0) {
+      end_after_failure(attempt);
       told = true;
     }
     if (kill_time_ && Clock::now() >= *kill_time_) return;
   }
+}
+
+void Supervisor::end_after_failure(Attempt& attempt) {
+  const Rank& first = *attempt.first_failure();
+  const std::string what = "rank " + std::to_string(first.number) + " " + exit_meaning(first.death->wait_status);
+  node_report_ =
+      node_report(attempt, plan_,
+                  "rank " + std::to_string(first.number) + " died (" + end_in_short(first.death->wait_status) + ")");
+  if (attempt.all_ended()) return;
+  note(what + "; ending the others");
+  begin_ending(attempt, SIGTERM);
 }
 
 void Supervisor::begin_ending(Attempt& attempt, int signal) {
@@ -113,11 +125,24 @@ Supervisor::Verdict Supervisor::judge(const Attempt& attempt, int generation) {
   }
   if (attempt.first_failure() == nullptr) return 0;
   for (const std::string& line : failure_report(attempt, plan_, generation)) console_.add_note(line);
+  tell_what_ranks_did(generation);
   if (generation < plan_.max_restarts) return std::nullopt;
   return exit_code_of(attempt.first_failure()->death->wait_status);
 }
 
+void Supervisor::tell_what_ranks_did(int generation) {
+  if (!node_report_) return;
+  std::string text = flight::to_text(*node_report_);
+  text.pop_back();  // the line end, which a note has itself
+  console_.add_note(text);
+  if (plan_.log_dir.empty()) return;
+  const std::string path = node_report_path(plan_, generation);
+  const std::string fault = write_node_report(*node_report_, path);
+  note(fault.empty() ? "kept in " + path + " (tessera inspect hang)" : fault);
+}
+
 bool Supervisor::wait_for_restart(int generation) {
+  store_.forget(generation - 1);
   const auto pause = backoff_.next(std::chrono::duration_cast<std::chrono::milliseconds>(ran_for_));
   note("restart " + std::to_string(generation) + " of " + std::to_string(plan_.max_restarts) +
        (pause.count() == 0 ? " now" : " in " + duration_for_people(pause)));

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <tessera/flight/hang_report.h>
+
 #include <chrono>
 #include <optional>
 
@@ -7,6 +9,7 @@
 #include "launch/backoff.h"
 #include "launch/console.h"
 #include "launch/descriptor.h"
+#include "launch/job_store.h"
 #include "launch/rendezvous_port.h"
 #include "launch/run_plan.h"
 #include "launch/signals.h"
@@ -29,8 +32,10 @@ class Supervisor {
 
   Verdict run_attempt(int generation);
   void watch(Attempt& attempt);
+  void end_after_failure(Attempt& attempt);
   void begin_ending(Attempt& attempt, int signal);
   Verdict judge(const Attempt& attempt, int generation);
+  void tell_what_ranks_did(int generation);
   bool wait_for_restart(int generation);
   void flush_console();
 
@@ -45,13 +50,15 @@ class Supervisor {
   Descriptor front_;
   SignalReader signals_;
   RendezvousPort port_;
+  JobStore store_;
   Console console_;
   Backoff backoff_;
   Clock::duration ran_for_{};
-  std::optional<Clock::time_point> kill_time_;  ///< when the ranks that were told to end are killed
-  int ending_signal_ = 0;                       ///< the first that asked the launcher to end
-  Clock::time_point ending_time_;               ///< when it came
-  bool kill_at_once_ = false;                   ///< it was asked twice
+  std::optional<flight::HangReport> node_report_;  ///< of the attempt that failed
+  std::optional<Clock::time_point> kill_time_;     ///< when the ranks that were told to end are killed
+  int ending_signal_ = 0;                          ///< the first that asked the launcher to end
+  Clock::time_point ending_time_;                  ///< when it came
+  bool kill_at_once_ = false;                      ///< it was asked twice
   bool front_is_gone_ = false;
 };
 

@@ -67,9 +67,10 @@ TEST(RunPlan, BindsWhenAskedTo) {
 
 TEST(RunPlan, NumbersRanksNodeByNode) {
   RunPlan plan = plan_of(RunOptions().nproc_per_node("4"));
-  plan.num_nodes = 3;
   plan.node_rank = 2;
-  const Environment environment = environment_of(plan, 1, 5);
+  plan.first_rank = 8;
+  plan.world_size = 12;
+  const Environment environment = environment_of(plan, 1, 5, "/box");
   EXPECT_EQ(environment.at("RANK"), "9");
   EXPECT_EQ(environment.at("LOCAL_RANK"), "1");
   EXPECT_EQ(environment.at("WORLD_SIZE"), "12");
