@@ -33,7 +33,8 @@ struct RunPlan {
   bool shows_errors = true;
   std::vector<std::vector<int>> cpus;  ///< by local rank; empty: ranks are not bound
   std::chrono::milliseconds grace{};
-  int num_threads = 1;  ///< of each rank
+  std::chrono::milliseconds meeting_timeout{};  ///< for all nodes to come
+  int num_threads = 1;                          ///< of each rank
 
   int rank_of(int local_rank) const { return first_rank + local_rank; }
   /// Where all that is kept of an attempt lies. Requires: log_dir.
