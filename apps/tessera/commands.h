@@ -14,5 +14,6 @@ void add_bench_comm(CLI::App& bench);
 void add_bench_all_reduce(CLI::App& bench);
 void add_bench_mesh(CLI::App& bench);
 void add_reference(CLI::App& app);
+void add_secret(CLI::App& app);
 
 }  // namespace tessera::app

@@ -18,6 +18,7 @@ int run(std::vector<std::string> arguments) {
   app.require_subcommand(1);
   tessera::app::RunCommand command;
   tessera::app::add_run(app, command);
+  tessera::app::add_secret(app);
   tessera::app::add_torch_commands(app);
   tessera::app::take_program(app, arguments, command);
   try {

@@ -49,8 +49,7 @@ OutputPlan Attempt::output_plan(int rank) const {
   output.shows_output = plan_.shows_output;
   output.shows_errors = plan_.shows_errors;
   if (!plan_.log_dir.empty()) {
-    output.log_folder = std::filesystem::path(plan_.log_dir) / ("attempt_" + std::to_string(generation_)) /
-                        ("rank_" + std::to_string(rank));
+    output.log_folder = plan_.attempt_folder(generation_) + "/rank_" + std::to_string(rank);
   }
   return output;
 }
@@ -69,7 +68,8 @@ std::optional<StartFault> Attempt::start(int local_rank) {
   ProcessSpec spec;
   spec.program = plan_.program;
   spec.arguments = plan_.arguments;
-  spec.environment = entries_of(environment_of(plan_, local_rank, generation_));
+  rank.box.emplace();
+  spec.environment = entries_of(environment_of(plan_, local_rank, generation_, rank.box->path()));
   spec.input = nothing.get();
   spec.output = rank.output->write_end(Stream::kOutput);
   spec.error = rank.output->write_end(Stream::kError);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <tessera/flight/recorder.h>
+
 #include <sys/types.h>
 
 #include <chrono>
@@ -30,6 +32,7 @@ struct Rank {
   pid_t process = -1;
   Descriptor watch;  ///< a pidfd
   std::unique_ptr<RankOutput> output;
+  std::optional<flight::BlackBox> box;  ///< what it records of its communication
   std::optional<Death> death;
 
   bool failed() const { return death && death->wait_status != 0; }

@@ -2,6 +2,7 @@
 
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 
@@ -14,12 +15,13 @@ std::string title_of(const Rank& rank) {
   return "rank " + std::to_string(rank.number) + " (pid " + std::to_string(rank.process) + ")";
 }
 
-std::string end_of(const Rank& rank, const Rank& first, const RunPlan& plan) {
+std::string end_of(const Rank& rank, Clock::time_point cause, const RunPlan& plan) {
   if (!rank.death) return "was not started";
   const Death& death = *rank.death;
   if (death.killed) return "did not end within " + duration_for_people(plan.grace) + " of SIGTERM and was killed";
-  if (death.wait_status == 0 && death.time <= first.death->time) return "had finished";
-  const std::string later = ", " + duration_for_people(death.time - first.death->time) + " later";
+  if (death.wait_status == 0 && death.time <= cause) return "had finished";
+  const std::string later =
+      ", " + duration_for_people(std::max(death.time - cause, Clock::duration::zero())) + " later";
   if (WIFSIGNALED(death.wait_status) && WTERMSIG(death.wait_status) == SIGTERM) {
     return "ended by the launcher with SIGTERM" + later;
   }
@@ -33,6 +35,13 @@ void add_last_lines(std::vector<std::string>& report, const OutputTail& tail) {
   }
   report.emplace_back("  its last lines:");
   for (const std::string& line : tail.lines()) report.push_back("    | " + line);
+}
+
+void add_others(std::vector<std::string>& report, const Attempt& attempt, const RunPlan& plan, const Rank* first,
+                Clock::time_point cause) {
+  for (const Rank& rank : attempt.ranks()) {
+    if (&rank != first) report.push_back("  " + title_of(rank) + " " + end_of(rank, cause, plan));
+  }
 }
 
 }  // namespace
@@ -51,18 +60,23 @@ std::string duration_for_people(Clock::duration duration) {
 std::vector<std::string> failure_report(const Attempt& attempt, const RunPlan& plan, int generation) {
   const Rank& first = *attempt.first_failure();
   std::vector<std::string> report;
-  report.push_back("tessera run: the job failed because of rank " + std::to_string(first.number) + ":");
+  report.push_back("tessera run: the job failed because of rank " + std::to_string(first.number) +
+                   (plan.num_nodes > 1 ? " of node " + std::to_string(plan.node_rank) + ", this one:" : ":"));
   report.push_back("  " + title_of(first) + " " + exit_meaning(first.death->wait_status) + ", " +
                    duration_for_people(first.death->time - attempt.start_time()) + " after the start");
   const OutputTail& tail = first.output->tail();
   if (!tail.error_text().empty()) report.push_back("  error: " + tail.error_text());
   add_last_lines(report, tail);
-  for (const Rank& rank : attempt.ranks()) {
-    if (&rank != &first) report.push_back("  " + title_of(rank) + " " + end_of(rank, first, plan));
-  }
-  if (!plan.log_dir.empty()) {
-    report.push_back("  all output: " + plan.log_dir + "/attempt_" + std::to_string(generation));
-  }
+  add_others(report, attempt, plan, &first, first.death->time);
+  if (!plan.log_dir.empty()) report.push_back("  all output: " + plan.attempt_folder(generation));
+  return report;
+}
+
+std::vector<std::string> failure_report(const Attempt& attempt, const RunPlan& plan, int generation,
+                                        const std::string& cause, Clock::time_point time) {
+  std::vector<std::string> report{"tessera run: the job failed because " + cause};
+  add_others(report, attempt, plan, nullptr, time);
+  if (!plan.log_dir.empty()) report.push_back("  all output: " + plan.attempt_folder(generation));
   return report;
 }
 

@@ -12,6 +12,10 @@ namespace tessera::launch {
 /// Requires: the attempt is finished.
 std::vector<std::string> failure_report(const Attempt& attempt, const RunPlan& plan, int generation);
 
+/// The same of an attempt that was ended because of what happened on another node: `cause`, told here at `time`.
+std::vector<std::string> failure_report(const Attempt& attempt, const RunPlan& plan, int generation,
+                                        const std::string& cause, Clock::time_point time);
+
 /// "850 ms", "2.5 s".
 std::string duration_for_people(Clock::duration duration);
 

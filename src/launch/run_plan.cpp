@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 
+#include "launch/job_store.h"
 #include "launch/machine.h"
 
 namespace tessera::launch {
@@ -55,18 +57,29 @@ Endpoint endpoint_of(const RunOptions& options) {
   return {host, *port};
 }
 
+void check_nodes(const RunOptions& options) {
+  if (options.nnodes() < 1) {
+    throw ConfigError("nnodes: expected a number from 1, found " + std::to_string(options.nnodes()));
+  }
+  if (options.node_rank() < 0 || options.node_rank() >= options.nnodes()) {
+    throw ConfigError("node_rank: expected a number from 0 to " + std::to_string(options.nnodes() - 1) +
+                      ", because nnodes is " + std::to_string(options.nnodes()) + ", found " +
+                      std::to_string(options.node_rank()));
+  }
+  if (options.nnodes() == 1 && !options.secret_file().empty()) {
+    throw ConfigError("secret_file: it protects jobs of several nodes, and nnodes is 1; leave it out");
+  }
+  if (options.nnodes() > 1 && options.secret_file().empty()) {
+    throw ConfigError(
+        "secret_file: a job of several nodes needs one, or anybody on the network could join. Make it once with "
+        "\"tessera secret FILE\", copy it to every node, and give its path to each launcher");
+  }
+  if (options.rdzv_timeout().count() <= 0) throw ConfigError("rdzv_timeout: a duration above 0 was expected");
+}
+
 void check(const RunOptions& options) {
   RunOptions::fields().check(options);
-  if (options.nnodes() != 1) {
-    throw ConfigError("nnodes: only jobs of one node can be started so far, found " + std::to_string(options.nnodes()) +
-                      "; use mpirun or srun for several");
-  }
-  if (options.node_rank() != 0) {
-    throw ConfigError("node_rank: expected 0, because nnodes is 1, found " + std::to_string(options.node_rank()));
-  }
-  if (!options.secret_file().empty()) {
-    throw ConfigError("secret_file: it protects jobs of several nodes, and only those of one can be started so far");
-  }
+  check_nodes(options);
   if (options.max_restarts() < 0) {
     throw ConfigError("max_restarts: expected a number from 0, found " + std::to_string(options.max_restarts()));
   }
@@ -87,6 +100,26 @@ std::vector<std::vector<int>> binding_of(Binding binding, int num_ranks, const P
   return plan_binding(binding, num_ranks, allowed_cpus());
 }
 
+/// Where the store and rank 0 listen.
+void set_meeting_place(RunPlan& plan, const Endpoint& endpoint, const RunOptions& options) {
+  if (options.nnodes() == 1) {
+    plan.master_address = endpoint.host.empty() ? "127.0.0.1" : endpoint.host;
+    plan.master_port = endpoint.port;
+    plan.store_address = "127.0.0.1";
+    plan.secret = store::Secret::mint();
+    return;
+  }
+  if (endpoint.host.empty() || endpoint.port == 0) {
+    throw ConfigError("rdzv_endpoint: with nnodes " + std::to_string(options.nnodes()) +
+                      " an address of node 0 and a port were expected, the same on every node (HOST:PORT), found \"" +
+                      options.rdzv_endpoint() + "\"");
+  }
+  plan.master_address = endpoint.host;
+  plan.store_address = endpoint.host;
+  plan.store_port = endpoint.port;
+  plan.secret = store::Secret::from_file(options.secret_file());
+}
+
 }  // namespace
 
 RunPlan resolve(const RunOptions& options, const PlanBinding& plan_binding) {
@@ -98,10 +131,11 @@ RunPlan resolve(const RunOptions& options, const PlanBinding& plan_binding) {
   }
   RunPlan plan;
   plan.num_ranks = num_ranks_of(options.nproc_per_node());
+  plan.world_size = plan.num_ranks;
   plan.num_nodes = options.nnodes();
   plan.node_rank = options.node_rank();
-  plan.master_address = endpoint.host.empty() ? "127.0.0.1" : endpoint.host;
-  plan.master_port = endpoint.port;
+  set_meeting_place(plan, endpoint, options);
+  plan.meeting_timeout = options.rdzv_timeout();
   plan.max_restarts = options.max_restarts();
   plan.log_dir = options.log_dir();
   plan.shows_output = (options.tee() & 1) != 0;
@@ -112,17 +146,35 @@ RunPlan resolve(const RunOptions& options, const PlanBinding& plan_binding) {
   return plan;
 }
 
-Environment environment_of(const RunPlan& plan, int local_rank, int generation) {
+namespace {
+
+/// How the rank reaches the job's store, and where it records what it does.
+void set_services(Environment& environment, const RunPlan& plan, int generation, const std::string& black_box) {
+  environment["TESSERA_STORE"] = endpoint_text(plan.store_address, plan.store_port);
+  environment["TESSERA_SECRET"] = plan.secret.value().hex();
+  environment["TESSERA_BLACK_BOX"] = black_box;
+  // The user's, for jobs that have no launcher of ours.
+  environment.erase("TESSERA_SECRET_FILE");
+  environment.erase("TESSERA_LOG_DIR");
+  if (!plan.log_dir.empty()) {
+    environment["TESSERA_LOG_DIR"] = std::filesystem::absolute(plan.attempt_folder(generation));
+  }
+}
+
+}  // namespace
+
+Environment environment_of(const RunPlan& plan, int local_rank, int generation, const std::string& black_box) {
   RankPlace place;
   place.rank = plan.rank_of(local_rank);
   place.local_rank = local_rank;
   place.node_rank = plan.node_rank;
-  place.world_size = plan.world_size();
+  place.world_size = plan.world_size;
   place.local_world_size = plan.num_ranks;
   place.master_address = plan.master_address;
   place.master_port = plan.master_port;
   Environment environment = current_environment();
   set_place(environment, place);
+  set_services(environment, plan, generation, black_box);
   environment["GROUP_RANK"] = std::to_string(plan.node_rank);
   environment["TESSERA_RUN"] = "1";
   environment["TORCHELASTIC_RESTART_COUNT"] = std::to_string(generation);

@@ -11,6 +11,7 @@
 
 #include "launch/exit_meaning.h"
 #include "launch/failure_report.h"
+#include "launch/node_report.h"
 #include "launch/process.h"
 
 namespace tessera::launch {
@@ -49,49 +50,83 @@ class PollSet {
 }  // namespace
 
 Supervisor::Supervisor(RunPlan plan, Descriptor front)
-    : plan_(std::move(plan)),
-      front_(std::move(front)),
-      signals_(supervised_signals()),
-      port_(plan_.master_address, plan_.master_port) {
-  plan_.master_port = port_.port();
+    : plan_(std::move(plan)), front_(std::move(front)), signals_(supervised_signals()) {
+  if (plan_.node_rank == 0) {
+    port_.emplace(plan_.master_address, plan_.master_port);
+    store_.emplace(plan_.store_address, plan_.store_port, plan_.secret.value());
+    plan_.master_port = port_->port();
+    plan_.store_port = store_->port();
+  }
+  if (plan_.num_nodes > 1) nodes_ = std::make_unique<Nodes>(plan_);
   // Whoever reads our output may leave; ranks whose output is kept go on.
   signal(SIGPIPE, SIG_IGN);
 }
 
 int Supervisor::run() {
+  const int code = run_generations();
+  if (nodes_) leave_nodes();
+  flush_console();
+  return code;
+}
+
+int Supervisor::run_generations() {
+  if (nodes_) {
+    if (const Verdict verdict = gather()) return *verdict;
+  }
   for (int generation = 0;; ++generation) {
-    const Verdict verdict = run_attempt(generation);
-    if (!verdict && wait_for_restart(generation + 1)) continue;
-    flush_console();
-    return verdict ? *verdict : 128 + (front_is_gone_ ? SIGKILL : ending_signal_);
+    if (const Verdict verdict = run_attempt(generation)) return *verdict;
+    // With several nodes, node 0 has waited for all.
+    if (!nodes_ && !wait_for_restart(generation + 1)) return exit_code_of_ending();
   }
 }
+
+int Supervisor::exit_code_of_ending() const { return 128 + (front_is_gone_ ? SIGKILL : ending_signal_); }
 
 Supervisor::Verdict Supervisor::run_attempt(int generation) {
   Attempt attempt(plan_, generation, console_);
   kill_time_.reset();
+  node_report_.reset();
   const auto fault = attempt.start();
-  if (!fault) watch(attempt);
+  if (!fault) watch(attempt, generation);
   attempt.finish();
   ran_for_ = Clock::now() - attempt.start_time();
   if (!fault) return judge(attempt, generation);
   note(fault->message);
-  return fault->exit_code;
+  if (!nodes_) return fault->exit_code;
+  nodes_->tell(Agreement::failed(generation, {plan_.node_rank, -1, fault->exit_code, true, fault->message}));
+  return settle(attempt, generation);
 }
 
-void Supervisor::watch(Attempt& attempt) {
+void Supervisor::watch(Attempt& attempt, int generation) {
   bool told = false;
   while (!attempt.all_ended() && !must_stop_now()) {
     wait(kill_time_, &attempt);
-    const Rank* first = attempt.first_failure();
-    if (first != nullptr && !told && ending_signal_ == 0 && !attempt.all_ended()) {
-      note("rank " + std::to_string(first->number) + " " + exit_meaning(first->death->wait_status) +
-           "; ending the others");
-      begin_ending(attempt, SIGTERM);
+    if (!told && ending_signal_ == 0) {
       told = true;
+      if (attempt.first_failure() != nullptr) {
+        end_after_failure(attempt, generation);
+      } else if (others_ended()) {
+        end_with_others(attempt);
+      } else {
+        told = false;
+      }
     }
     if (kill_time_ && Clock::now() >= *kill_time_) return;
   }
+}
+
+void Supervisor::end_after_failure(Attempt& attempt, int generation) {
+  const Rank& first = *attempt.first_failure();
+  const int status = first.death->wait_status;
+  const std::string title = "rank " + std::to_string(first.number);
+  node_report_ = node_report(attempt, plan_, title + " died (" + end_in_short(status) + ")");
+  if (nodes_) {
+    const Failure failure{plan_.node_rank, first.number, exit_code_of(status), false, exit_meaning(status)};
+    nodes_->tell(Agreement::failed(generation, failure));
+  }
+  if (attempt.all_ended()) return;
+  note(title + " " + exit_meaning(status) + "; ending the others");
+  begin_ending(attempt, SIGTERM);
 }
 
 void Supervisor::begin_ending(Attempt& attempt, int signal) {
@@ -102,30 +137,46 @@ void Supervisor::begin_ending(Attempt& attempt, int signal) {
 }
 
 Supervisor::Verdict Supervisor::judge(const Attempt& attempt, int generation) {
-  if (front_is_gone_) return 128 + SIGKILL;
-  if (ending_signal_ != 0) {
-    const auto& ranks = attempt.ranks();
-    const auto num_killed =
-        std::count_if(ranks.begin(), ranks.end(), [](const Rank& rank) { return rank.death->killed; });
-    note("ended by " + signal_name(ending_signal_) +
-         (num_killed == 0 ? "" : "; " + std::to_string(num_killed) + " ranks had to be killed"));
-    return 128 + ending_signal_;
-  }
+  if (front_is_gone_) return exit_code_of_ending();
+  if (ending_signal_ != 0) return end_of_signalled(attempt);
+  if (nodes_) return settle(attempt, generation);
   if (attempt.first_failure() == nullptr) return 0;
-  for (const std::string& line : failure_report(attempt, plan_, generation)) console_.add_note(line);
+  tell_failure(failure_report(attempt, plan_, generation), generation);
   if (generation < plan_.max_restarts) return std::nullopt;
   return exit_code_of(attempt.first_failure()->death->wait_status);
 }
 
+int Supervisor::end_of_signalled(const Attempt& attempt) {
+  const auto& ranks = attempt.ranks();
+  const auto num_killed =
+      std::count_if(ranks.begin(), ranks.end(), [](const Rank& rank) { return rank.death && rank.death->killed; });
+  note("ended by " + signal_name(ending_signal_) +
+       (num_killed == 0 ? "" : "; " + std::to_string(num_killed) + " ranks had to be killed"));
+  return exit_code_of_ending();
+}
+
+void Supervisor::tell_failure(const std::vector<std::string>& report, int generation) {
+  for (const std::string& line : report) console_.add_note(line);
+  if (!node_report_) return;
+  std::string text = flight::to_text(*node_report_);
+  text.pop_back();  // the line end, which a note has itself
+  console_.add_note(text);
+  if (plan_.log_dir.empty()) return;
+  const std::string path = node_report_path(plan_, generation);
+  const std::string fault = write_node_report(*node_report_, path);
+  note(fault.empty() ? "kept in " + path + " (tessera inspect hang)" : fault);
+}
+
 bool Supervisor::wait_for_restart(int generation) {
+  store_->forget(generation - 1);
   const auto pause = backoff_.next(std::chrono::duration_cast<std::chrono::milliseconds>(ran_for_));
   note("restart " + std::to_string(generation) + " of " + std::to_string(plan_.max_restarts) +
        (pause.count() == 0 ? " now" : " in " + duration_for_people(pause)));
   const auto deadline = Clock::now() + pause;
   do {
     wait(deadline, nullptr);
-  } while (Clock::now() < deadline && ending_signal_ == 0 && !must_stop_now());
-  return ending_signal_ == 0 && !must_stop_now();
+  } while (Clock::now() < deadline && !is_ending());
+  return !is_ending();
 }
 
 void Supervisor::flush_console() {
@@ -137,6 +188,7 @@ void Supervisor::wait(std::optional<Clock::time_point> deadline, Attempt* attemp
   PollSet set;
   const auto signals = set.add(signals_.descriptor(), POLLIN);
   const auto front = set.add(front_.get(), POLLIN);
+  const auto nodes = nodes_ ? set.add(nodes_->descriptor(), POLLIN) : front;
   if (attempt != nullptr) set.add(attempt->deaths_descriptor(), POLLIN);
   std::vector<std::pair<Stream, std::size_t>> writable;
   for (const Stream stream : kStreams) {
@@ -155,6 +207,7 @@ void Supervisor::wait(std::optional<Clock::time_point> deadline, Attempt* attemp
   if (attempt != nullptr) attempt->reap();
   if (set.is_ready(signals)) take_signals(attempt);
   if (set.is_ready(front)) front_is_gone_ = true;
+  if (nodes_ && set.is_ready(nodes)) nodes_->take_news();
   for (const auto& [stream, place] : writable) {
     if (set.is_ready(place)) console_.write_some(stream);
   }
@@ -193,6 +246,7 @@ void Supervisor::take_ending_signal(int signal, Attempt* attempt) {
   }
   ending_signal_ = signal;
   ending_time_ = Clock::now();
+  if (nodes_) nodes_->tell(Agreement::signalled(plan_.node_rank, signal));
   if (attempt != nullptr) begin_ending(*attempt, signal);
 }
 

@@ -1,19 +1,26 @@
 #pragma once
 
+#include <tessera/flight/hang_report.h>
+
 #include <chrono>
+#include <memory>
 #include <optional>
+#include <string>
 
 #include "launch/attempt.h"
 #include "launch/backoff.h"
 #include "launch/console.h"
 #include "launch/descriptor.h"
+#include "launch/job_store.h"
+#include "launch/nodes.h"
 #include "launch/rendezvous_port.h"
 #include "launch/run_plan.h"
 #include "launch/signals.h"
 
 namespace tessera::launch {
 
-/// Runs a job to its end, restarts included: one thread that waits for everything at once.
+/// Runs a node's part of a job to its end, restarts included: one thread that waits for everything at once. Others
+/// serve the job's store and talk to the other nodes.
 /// Requires: adopt_orphans() in this process, which has no children yet.
 class Supervisor {
  public:
@@ -27,31 +34,50 @@ class Supervisor {
   /// How an attempt ended; no code when it may be tried again.
   using Verdict = std::optional<int>;
 
+  int run_generations();
   Verdict run_attempt(int generation);
-  void watch(Attempt& attempt);
+  void watch(Attempt& attempt, int generation);
+  void end_after_failure(Attempt& attempt, int generation);
   void begin_ending(Attempt& attempt, int signal);
   Verdict judge(const Attempt& attempt, int generation);
+  int end_of_signalled(const Attempt& attempt);
+  void tell_failure(const std::vector<std::string>& report, int generation);
   bool wait_for_restart(int generation);
   void flush_console();
+
+  // With several nodes: supervisor_nodes.cpp
+  Verdict gather();
+  bool others_ended() const;
+  void end_with_others(Attempt& attempt);
+  Verdict settle(const Attempt& attempt, int generation);
+  bool decide(int generation);
+  void report_to_people(const Attempt& attempt, int generation);
+  void leave_nodes();
 
   void wait(std::optional<Clock::time_point> deadline, Attempt* attempt);
   void take_signals(Attempt* attempt);
   void take_signal(int signal, Attempt* attempt);
   void take_ending_signal(int signal, Attempt* attempt);
   bool must_stop_now() const { return front_is_gone_ || kill_at_once_; }
+  bool is_ending() const { return ending_signal_ != 0 || must_stop_now(); }
+  int exit_code_of_ending() const;
   void note(const std::string& text) { console_.add_note("tessera run: " + text); }
 
   RunPlan plan_;
   Descriptor front_;
   SignalReader signals_;
-  RendezvousPort port_;
+  std::optional<RendezvousPort> port_;  ///< of node 0
+  std::optional<JobStore> store_;       ///< of node 0
+  std::unique_ptr<Nodes> nodes_;        ///< of a job of several; ends before the store does
   Console console_;
   Backoff backoff_;
   Clock::duration ran_for_{};
-  std::optional<Clock::time_point> kill_time_;  ///< when the ranks that were told to end are killed
-  int ending_signal_ = 0;                       ///< the first that asked the launcher to end
-  Clock::time_point ending_time_;               ///< when it came
-  bool kill_at_once_ = false;                   ///< it was asked twice
+  std::optional<flight::HangReport> node_report_;  ///< of the attempt that failed
+  Clock::time_point told_time_;                    ///< when another node's failure was learnt of
+  std::optional<Clock::time_point> kill_time_;     ///< when the ranks that were told to end are killed
+  int ending_signal_ = 0;                          ///< the first that asked the launcher to end
+  Clock::time_point ending_time_;                  ///< when it came
+  bool kill_at_once_ = false;                      ///< it was asked twice
   bool front_is_gone_ = false;
 };
 

@@ -1,6 +1,7 @@
 #include "store/connector.h"
 
 #include <tessera/core/error.h>
+#include <tessera/store/client.h>
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -132,9 +133,9 @@ Connected connect_to_store(const std::string& address, int port, const SecretSou
     }
     std::this_thread::sleep_for(std::min<Clock::duration>(kBetweenAttempts, deadline - Clock::now()));
   } while (Clock::now() < deadline);
-  throw CommError("the store at " + place + " was not reached within " + std::to_string(timeout.count()) +
-                  " ms: " + attempts.why() +
-                  "; is the process that hosts it (rank 0 or the launcher) running, and is the address right?");
+  throw StoreNotReached("the store at " + place + " was not reached within " + std::to_string(timeout.count()) +
+                        " ms: " + attempts.why() +
+                        "; is the process that hosts it (rank 0 or the launcher) running, and is the address right?");
 }
 
 }  // namespace tessera::store

@@ -34,11 +34,13 @@ bool eventually(const std::function<bool()>& holds, std::chrono::milliseconds pa
   return true;
 }
 
-Launcher::Launcher(const std::vector<std::string>& arguments, const std::map<std::string, std::string>& variables)
+Launcher::Launcher(const std::vector<std::string>& arguments, const std::map<std::string, std::string>& variables,
+                   const std::vector<std::string>& wrapper)
     : mark_("TESSERA_TEST_MARK=" + folder_.path().string()) {
   launch::ProcessSpec spec;
-  spec.program = TESSERA_CLI;
-  spec.arguments = {"tessera", "run"};
+  spec.program = wrapper.empty() ? TESSERA_CLI : wrapper[0];
+  spec.arguments = wrapper;
+  spec.arguments.insert(spec.arguments.end(), {TESSERA_CLI, "run"});
   spec.arguments.insert(spec.arguments.end(), arguments.begin(), arguments.end());
   auto environment = launch::current_environment();
   environment.erase("OMP_NUM_THREADS");

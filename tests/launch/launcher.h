@@ -19,8 +19,9 @@ bool eventually(const std::function<bool()>& holds, std::chrono::milliseconds pa
 /// environment, by which it is found wherever it hides. What still runs at the end is killed.
 class Launcher {
  public:
-  explicit Launcher(const std::vector<std::string>& arguments,
-                    const std::map<std::string, std::string>& variables = {});
+  /// `wrapper` is a command that becomes the launcher, such as `ip netns exec`.
+  explicit Launcher(const std::vector<std::string>& arguments, const std::map<std::string, std::string>& variables = {},
+                    const std::vector<std::string>& wrapper = {});
   ~Launcher();
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;

@@ -6,6 +6,7 @@
 
 #include "launch/machine.h"
 #include "support/error_message.h"
+#include "support/temporary_folder.h"
 
 namespace tessera::launch {
 namespace {
@@ -51,12 +52,31 @@ TEST(RunPlan, ReadsTheRendezvousInEitherForm) {
 }
 
 TEST(RunPlan, RefusesWhatItCannotDo) {
-  expect_parts(fault_of(RunOptions().nnodes(2)), {"nnodes", "2", "mpirun"});
+  expect_parts(fault_of(RunOptions().nnodes(0)), {"nnodes", "0"});
   expect_parts(fault_of(RunOptions().node_rank(1)), {"node_rank", "1"});
-  expect_parts(fault_of(RunOptions().secret_file("key")), {"secret_file"});
+  expect_parts(fault_of(RunOptions().secret_file("key")), {"secret_file", "nnodes is 1"});
+  expect_parts(fault_of(RunOptions().rdzv_timeout(std::chrono::seconds(0))), {"rdzv_timeout"});
   expect_parts(fault_of(RunOptions().max_restarts(-1)), {"max_restarts", "-1"});
   expect_parts(fault_of(RunOptions().tee(4).log_dir("x")), {"tee", "4"});
   expect_parts(fault_of(RunOptions().tee(0)), {"tee 0", "log_dir"});
+}
+
+TEST(RunPlan, NeedsAPlaceAndASecretForSeveralNodes) {
+  const testing::TemporaryFolder folder;
+  const std::string key = folder.file("key");
+  std::ofstream(key) << store::Secret::mint().hex() << "\n";
+  std::filesystem::permissions(key, std::filesystem::perms::owner_read);
+  const auto two = [] { return RunOptions().nnodes(2); };
+  expect_parts(fault_of(two().rdzv_endpoint("here:29500")), {"secret_file", "tessera secret"});
+  expect_parts(fault_of(two().secret_file(key)), {"rdzv_endpoint", "HOST:PORT"});
+  expect_parts(fault_of(two().secret_file(key).rdzv_endpoint("here")), {"rdzv_endpoint", "here"});
+  expect_parts(fault_of(two().secret_file(folder.file("none")).rdzv_endpoint("here:1")), {"none"});
+  expect_parts(fault_of(two().node_rank(2)), {"node_rank", "0 to 1", "2"});
+  const RunPlan plan = plan_of(two().secret_file(key).rdzv_endpoint("here:29500").node_rank(1));
+  EXPECT_EQ(plan.store_address, "here");
+  EXPECT_EQ(plan.store_port, 29500);
+  EXPECT_EQ(plan.master_address, "here");
+  EXPECT_EQ(plan.secret->hex() + "\n", testing::text_of_file(key));
 }
 
 TEST(RunPlan, BindsWhenAskedTo) {
@@ -67,9 +87,10 @@ TEST(RunPlan, BindsWhenAskedTo) {
 
 TEST(RunPlan, NumbersRanksNodeByNode) {
   RunPlan plan = plan_of(RunOptions().nproc_per_node("4"));
-  plan.num_nodes = 3;
   plan.node_rank = 2;
-  const Environment environment = environment_of(plan, 1, 5);
+  plan.first_rank = 8;
+  plan.world_size = 12;
+  const Environment environment = environment_of(plan, 1, 5, "/box");
   EXPECT_EQ(environment.at("RANK"), "9");
   EXPECT_EQ(environment.at("LOCAL_RANK"), "1");
   EXPECT_EQ(environment.at("WORLD_SIZE"), "12");

@@ -15,12 +15,12 @@ enum class Binding { kAuto, kNone, kCore, kNuma };
 struct RunOptions {
   /// Ranks on this node: a number; "cpu" for one a core; "auto" for one a GPU, or a core where there is no GPU.
   TESSERA_ARG(std::string, nproc_per_node) = "1";
-  /// Nodes of the job. Only 1 is accepted so far.
+  /// Nodes of the job. With more than 1, a launcher is started on each, all with the same rdzv_endpoint and secret.
   TESSERA_ARG(int, nnodes) = 1;
   /// This node's number, from 0.
   TESSERA_ARG(int, node_rank) = 0;
-  /// HOST:PORT where the ranks meet. Empty: the loopback address and a free port. Set it when something outside the job
-  /// has to know the port.
+  /// One node: HOST:PORT where rank 0 may listen. Empty: the loopback address and a free port. Set it when something
+  /// outside the job has to know the port. Several nodes: where the launcher of node 0 listens for the others.
   TESSERA_ARG(std::string, rdzv_endpoint) = "";
   /// The two halves of rdzv_endpoint, as torchrun also calls them.
   TESSERA_ARG(std::string, master_addr) = "";
@@ -36,8 +36,11 @@ struct RunOptions {
   TESSERA_ARG(Binding, bind) = Binding::kAuto;
   /// How long ranks have to end after a signal before they are killed. Raise it for ranks that save their state then.
   TESSERA_ARG(std::chrono::milliseconds, grace) = std::chrono::seconds(5);
-  /// The key that the nodes of one job prove to each other. Only for jobs of several nodes, so refused so far.
+  /// The key that the nodes of one job prove to each other, as `tessera secret` makes it. Needed for several nodes,
+  /// refused for one.
   TESSERA_ARG(std::string, secret_file) = "";
+  /// How long the nodes of a job wait until all of them are there. Raise it where nodes are given one after another.
+  TESSERA_ARG(std::chrono::milliseconds, rdzv_timeout) = std::chrono::minutes(5);
 
  public:
   static const FieldList<RunOptions>& fields();

@@ -26,6 +26,12 @@ class StoreSilent : public CommError {
   using CommError::CommError;
 };
 
+/// Nobody listened at the store's address in time.
+class StoreNotReached : public CommError {
+ public:
+  using CommError::CommError;
+};
+
 /// As a timeout: none.
 inline constexpr std::chrono::milliseconds kForever = std::chrono::milliseconds::max();
 
@@ -45,7 +51,8 @@ class ClientConnection;
 class StoreClient {
  public:
   /// Tries every few milliseconds until the store is reached. Blocks: at most `timeout`.
-  /// Throws CommError when nobody listens there, and at once when who listens there does not have the secret.
+  /// Throws StoreNotReached when nobody listens there, and CommError at once when who listens there does not have the
+  /// secret.
   static StoreClient connect(const std::string& address, int port, const Secret& secret,
                              std::chrono::milliseconds timeout, const ClientOptions& options = {});
   /// The same with a secret that may be found late or change: it is asked for before each attempt, and one that the
