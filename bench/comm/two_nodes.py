@@ -1,6 +1,7 @@
 """Two nodes of two ranks over a link of 1 Gbit/s: what the order of ranks and the hierarchy save on it."""
 
 import json
+import secrets
 
 from comm.shaped_link import RATE, ShapedLink
 from harness.machine import Foreign
@@ -31,10 +32,12 @@ def launch(context, link, rounds):
                link.interface]
     for variant in VARIANTS:
         command += ["--variant", variant]
+    secret = {"TESSERA_SECRET": secrets.token_hex(32)}
     with Ranks() as ranks:
         for rank in range(RANKS):
             node = rank // RANKS_PER_NODE
-            ranks.start(link.inside(node) + command, variables(rank, RANKS, link.address(0), PORT, RANKS_PER_NODE))
+            told = variables(rank, RANKS, link.address(0), PORT, RANKS_PER_NODE)
+            ranks.start(link.inside(node) + command, {**told, **secret})
         return [json.loads(line) for line in ranks.wait(TIMEOUT).splitlines()]
 
 

@@ -24,6 +24,15 @@ bool is_on_one_host(const LaunchEnvironment& launch) { return launch.local_size 
 
 std::string this_rank(const LaunchEnvironment& launch) { return " (this is rank " + std::to_string(launch.rank) + ")"; }
 
+/// Where rank 0 listens when the choice is its own.
+std::string address_for(const LaunchEnvironment& launch) {
+  if (is_on_one_host(launch)) return kLoopback;
+  if (launch.master_address.empty()) return address_of_this_host();
+  // Rank 0's host may know itself under a name that leads nowhere else.
+  const std::string towards = address_towards(launch.master_address, launch.master_port);
+  return is_loopback(towards) ? address_of_this_host() : towards;
+}
+
 /// Alike on all ranks, so that none is left waiting for one that was refused.
 void require_secret_between_hosts(const LaunchEnvironment& launch, const GivenSecret& secret) {
   if (secret || is_on_one_host(launch)) return;
@@ -101,8 +110,7 @@ std::shared_ptr<JobStore> told_by_agent(const LaunchEnvironment& launch, const G
   try {
     const c10::intrusive_ptr<c10d::Store> agent = c10::make_intrusive<c10d::TCPStore>(launch.master_address, options);
     if (launch.rank != 0) return announced_place(agent->get_to_str(key));
-    auto place = serve(is_on_one_host(launch) ? kLoopback : address_towards(launch.master_address, launch.master_port),
-                       0, secret);
+    auto place = serve(address_for(launch), 0, secret);
     agent->set(key, announcement_of(*place));
     return place;
   } catch (const c10::Error& error) {
@@ -121,7 +129,7 @@ std::shared_ptr<JobStore> told_by_mpi(const LaunchEnvironment& launch, const Giv
         "MASTER_PORT (mpirun -x MASTER_ADDR=... -x MASTER_PORT=...)");
   }
   std::shared_ptr<JobStore> place;
-  if (launch.rank == 0) place = serve(is_on_one_host(launch) ? kLoopback : address_of_this_host(), 0, secret);
+  if (launch.rank == 0) place = serve(address_for(launch), 0, secret);
   const std::string announced = mpi_broadcast(place ? announcement_of(*place) : "");
   return place ? place : announced_place(announced);
 }

@@ -121,6 +121,10 @@ LaunchEnvironment from_mpirun(const GetVariable& get, const MpiNames& names) {
   launch.local_size = variables.required(names.local_size);
   launch.node = node_under_mpirun(launch);
   read_master(variables, launch);
+  if (launch.master_address.empty() != (launch.master_port == 0)) {
+    throw ConfigError("one of MASTER_ADDR and MASTER_PORT is set but not the other; set both, or neither (" +
+                      std::string(names.launcher) + ")");
+  }
   return launch;
 }
 

@@ -3,6 +3,8 @@
 #include <tessera/core/error.h>
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -64,6 +66,26 @@ int port_of(int descriptor) {
                                            : reinterpret_cast<sockaddr_in&>(bound).sin_port);
 }
 
+bool is_loopback(const sockaddr* address) {
+  if (address->sa_family == AF_INET6) {
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+  }
+  return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
+/// For hosts whose own name resolves to the loopback address, as Debian's installer arranges it.
+std::optional<std::string> first_interface_address() {
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) return std::nullopt;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> all(first, &freeifaddrs);
+  for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
+    const bool usable =
+        one->ifa_addr != nullptr && one->ifa_addr->sa_family == AF_INET && (one->ifa_flags & IFF_UP) != 0;
+    if (usable && !is_loopback(one->ifa_addr)) return text_of(one->ifa_addr, sizeof(sockaddr_in));
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<int> port_number(const std::string& text) {
@@ -77,11 +99,7 @@ std::optional<int> port_number(const std::string& text) {
 bool is_loopback(const std::string& host) {
   const AddressList addresses = resolve(host, 0);
   // The first is what listen_on() takes.
-  const sockaddr* address = addresses->ai_addr;
-  if (address->sa_family == AF_INET6) {
-    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
-  }
-  return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  return is_loopback(addresses->ai_addr);
 }
 
 std::string address_towards(const std::string& host, int port) {
@@ -102,10 +120,10 @@ std::string address_of_this_host() {
   gethostname(name.data(), name.size() - 1);
   try {
     const AddressList addresses = resolve(name.data(), 0);
-    return text_of(addresses->ai_addr, addresses->ai_addrlen);
-  } catch (const ConfigError&) {
-    return "127.0.0.1";
+    if (!is_loopback(addresses->ai_addr)) return text_of(addresses->ai_addr, addresses->ai_addrlen);
+  } catch (const ConfigError&) {  // NOLINT(bugprone-empty-catch): a host without a name may have an address
   }
+  return first_interface_address().value_or("127.0.0.1");
 }
 
 Listener listen_on(const std::string& address, int port) {

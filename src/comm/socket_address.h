@@ -14,7 +14,7 @@ bool is_loopback(const std::string& host);
 /// The address of this process from which packets to `host` leave: what peers on that network can reach.
 std::string address_towards(const std::string& host, int port);
 
-/// What this host's own name resolves to, or the loopback address.
+/// An address at which other hosts reach this one; the loopback address when there is none.
 std::string address_of_this_host();
 
 /// A socket that listens.

@@ -127,6 +127,12 @@ TEST(LaunchEnvironment, AJobOfSrunOnOneNodeMeetsOnTheLoopbackAddress) {
   EXPECT_EQ(launch.master_address, "127.0.0.1");
 }
 
+TEST(LaunchEnvironment, RefusesHalfAnAddressFromMpirun) {
+  for (const auto& half : {Variables{{"MASTER_ADDR", "head"}}, Variables{{"MASTER_PORT", "4000"}}}) {
+    expect_parts(message_of<ConfigError>([&] { read(with(kOpenMpi, half)); }), {"MASTER_ADDR", "MASTER_PORT", "both"});
+  }
+}
+
 TEST(LaunchEnvironment, DerivesTheNodeFromTheLocalSize) {
   const auto launch = read(with(kTorchrun, {{"GROUP_RANK", ""}, {"LOCAL_RANK", ""}}));
   expect_place(launch, 5, 8, 1, 4, 1, 2);
