@@ -136,7 +136,7 @@ void EventLog::write(store::StoreClient& client) {
     if (in_order_) client.release(kLostKey);
     client.close();
   } catch (const Error&) {
-    // follow() has seen it too, and tells.
+    return;  // follow() has seen it too, and tells
   }
 }
 
@@ -147,7 +147,7 @@ void EventLog::watch_for_lost(store::StoreClient& client) {
       client.delete_key(kLostKey);
     }
   } catch (const Error&) {
-    // The connection is closed at the end.
+    return;  // the connection is closed at the end
   }
 }
 
