@@ -19,6 +19,8 @@ int run(std::vector<std::string> arguments) {
   tessera::app::RunCommand command;
   tessera::app::add_run(app, command);
   tessera::app::add_secret(app);
+  tessera::app::add_doctor(app, command.exit_code);
+  tessera::app::add_inspect(app);
   tessera::app::add_torch_commands(app);
   tessera::app::take_program(app, arguments, command);
   try {

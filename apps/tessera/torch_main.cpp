@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   tessera::app::add_bench_comm(bench);
   tessera::app::add_bench_all_reduce(bench);
   tessera::app::add_bench_mesh(bench);
+  tessera::app::add_facts(app);
   tessera::app::add_reference(app);
   try {
     app.parse(argc, argv);

@@ -4,16 +4,18 @@
 
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include "launch/failure_report.h"
 #include "launch/job_store.h"
 
 namespace tessera::launch {
 namespace {
 
-const std::string kLostKey = "launch/lost";
+constexpr const char* kLostKey = "launch/lost";
 
 std::string key_of(std::int64_t number) { return "launch/event/" + std::to_string(number); }
 
@@ -73,12 +75,12 @@ std::optional<store::StoreClient> EventLog::connect() {
   const auto start = std::chrono::steady_clock::now();
   while (!leaving_) {
     try {
-      return store::StoreClient::connect(place_.address, place_.port, place_.secret, kSlice);
+      return store::StoreClient::connect(place_.address, place_.port, place_.secret, std::min(kSlice, place_.timeout));
     } catch (const store::StoreNotReached&) {
       if (std::chrono::steady_clock::now() - start < place_.timeout) continue;
       throw CommError("the launcher of node 0 was not reached at " + endpoint_text(place_.address, place_.port) +
-                      " within " + std::to_string(place_.timeout.count() / 1000) +
-                      " s; is it running, is the address one of its host, and does a firewall let the port through?");
+                      " within " + duration_for_people(place_.timeout) +
+                      "; is it running, is the address one of its host, and does a firewall let the port through?");
     }
   }
   return std::nullopt;
@@ -136,7 +138,7 @@ void EventLog::write(store::StoreClient& client) {
     if (in_order_) client.release(kLostKey);
     client.close();
   } catch (const Error&) {
-    // follow() has seen it too, and tells.
+    return;  // follow() has seen it too, and tells
   }
 }
 
@@ -147,7 +149,7 @@ void EventLog::watch_for_lost(store::StoreClient& client) {
       client.delete_key(kLostKey);
     }
   } catch (const Error&) {
-    // The connection is closed at the end.
+    return;  // the connection is closed at the end
   }
 }
 

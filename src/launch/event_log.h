@@ -39,8 +39,8 @@ class EventLog {
 
   void append(std::string event);
 
-  /// Ends with everything told. Blocks: until what was appended is in the store, at most the few seconds after which a
-  /// store is taken for dead.
+  /// Ends with everything told, unless the store was never reached: then nobody knows of this process. Blocks: until
+  /// what was appended is in the store, at most the few seconds after which a store is taken for dead.
   void leave();
 
   /// Readable when there is news.

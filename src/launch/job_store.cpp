@@ -25,7 +25,7 @@ void JobStore::forget(int generation) {
       auto client = store::StoreClient::connect(address_, port(), secret_, kPatience);
       client.delete_prefix("tessera/" + std::to_string(generation) + "/");
     } catch (const Error&) {
-      // The keys only take room: no later generation reads them.
+      return;  // the keys only take room: no later generation reads them
     }
   }));
 }

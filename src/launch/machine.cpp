@@ -1,4 +1,4 @@
-#include "launch/machine.h"
+#include <tessera/launch/machine.h>
 
 #include <sched.h>
 

@@ -39,18 +39,18 @@ void Nodes::take_news() {
   if (news.disconnection) agreement_.take_disconnection(news.disconnection->why, news.disconnection->exit_code);
 }
 
-std::string Nodes::cause() const {
-  const Failure* failure = agreement_.failure(agreement_.generation());
+std::string Nodes::cause(int generation) const {
+  const Failure* failure = agreement_.failure(generation);
   if (failure == nullptr) return agreement_.ending()->text;
   const std::string node = agreement_.title(failure->node_rank);
   if (failure->rank < 0) return "of " + node + ": " + failure->meaning;
   return "of rank " + std::to_string(failure->rank) + " on " + node + ", which " + failure->meaning;
 }
 
-std::vector<flight::RankStatus> Nodes::ranks_to_blame() const {
+std::vector<flight::RankStatus> Nodes::ranks_to_blame(int generation) const {
   std::vector<flight::RankStatus> ranks;
   flight::RankStatus status;
-  const Failure* failure = agreement_.failure(agreement_.generation());
+  const Failure* failure = agreement_.failure(generation);
   if (failure != nullptr) {
     if (failure->rank < 0 || failure->node_rank == agreement_.own().node_rank) return ranks;
     status.rank = failure->rank;

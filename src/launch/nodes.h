@@ -27,10 +27,11 @@ class Nodes {
   /// Ends with everything told; without it the other nodes take this one for lost.
   void leave() { log_.leave(); }
 
-  /// In what way the job failed elsewhere, for the end of "the job failed because". Requires: it did.
-  std::string cause() const;
+  /// Why a generation came to its end, or the job did in it, for the end of "the job failed because". The generation
+  /// is named because the log may have gone on. Requires: one of them did.
+  std::string cause(int generation) const;
   /// What is known of the ranks elsewhere that have to do with it.
-  std::vector<flight::RankStatus> ranks_to_blame() const;
+  std::vector<flight::RankStatus> ranks_to_blame(int generation) const;
 
  private:
   Agreement agreement_;

@@ -12,8 +12,8 @@ namespace tessera::launch {
 /// nobody who asks for any port, nor to a connection, but lets rank 0 bind it, because rank 0 says SO_REUSEADDR too and
 /// nobody listens yet.
 ///
-/// The seam for a launcher that runs the job's store itself: it listens on descriptor(), ranks are told so by
-/// TORCHELASTIC_USE_AGENT_STORE=True, and rank 0 does not listen any more.
+/// Ranks of Tessera meet in the launcher's own store (JobStore). This port is for programs that listen there
+/// themselves, as plain LibTorch and PyTorch do.
 class RendezvousPort {
  public:
   /// Port 0: a free one. Throws ConfigError when the address is not of this host or the port is taken.

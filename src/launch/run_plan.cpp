@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <optional>
 
+#include <tessera/launch/machine.h>
 #include "launch/job_store.h"
-#include "launch/machine.h"
 
 namespace tessera::launch {
 namespace {

@@ -105,8 +105,8 @@ void Supervisor::watch(Attempt& attempt, int generation) {
       told = true;
       if (attempt.first_failure() != nullptr) {
         end_after_failure(attempt, generation);
-      } else if (others_ended()) {
-        end_with_others(attempt);
+      } else if (others_ended(generation)) {
+        end_with_others(attempt, generation);
       } else {
         told = false;
       }

@@ -47,8 +47,8 @@ class Supervisor {
 
   // With several nodes: supervisor_nodes.cpp
   Verdict gather();
-  bool others_ended() const;
-  void end_with_others(Attempt& attempt);
+  bool others_ended(int generation) const;
+  void end_with_others(Attempt& attempt, int generation);
   Verdict settle(const Attempt& attempt, int generation);
   bool decide(int generation);
   void report_to_people(const Attempt& attempt, int generation);

@@ -41,21 +41,20 @@ Supervisor::Verdict Supervisor::gather() {
   return std::nullopt;
 }
 
-bool Supervisor::others_ended() const {
-  if (!nodes_) return false;
-  const Agreement& agreement = nodes_->agreement();
-  return agreement.failure(agreement.generation()) != nullptr || agreement.ending();
+bool Supervisor::others_ended(int generation) const {
+  return nodes_ && (nodes_->agreement().failure(generation) != nullptr || nodes_->agreement().ending());
 }
 
-void Supervisor::end_with_others(Attempt& attempt) {
+void Supervisor::end_with_others(Attempt& attempt, int generation) {
   const auto& ending = nodes_->agreement().ending();
   told_time_ = Clock::now();
   if (ending && ending->signal != 0) {
     note(ending->text + "; ending the ranks of this node");
     return begin_ending(attempt, ending->signal);
   }
-  node_report_ = node_report(attempt, plan_, "the job failed because " + nodes_->cause(), nodes_->ranks_to_blame());
-  note("the job failed because " + nodes_->cause() + "; ending the ranks of this node");
+  const std::string cause = "the job failed because " + nodes_->cause(generation);
+  node_report_ = node_report(attempt, plan_, cause, nodes_->ranks_to_blame(generation));
+  note(cause + "; ending the ranks of this node");
   begin_ending(attempt, SIGTERM);
 }
 
@@ -66,7 +65,7 @@ Supervisor::Verdict Supervisor::settle(const Attempt& attempt, int generation) {
   bool reported = false;
   bool decided = false;
   while (true) {
-    if (!reported && (agreement.failure(generation) != nullptr || agreement.ending())) {
+    if (!reported && others_ended(generation)) {
       report_to_people(attempt, generation);
       reported = true;
     }
@@ -107,7 +106,7 @@ void Supervisor::report_to_people(const Attempt& attempt, int generation) {
   // Without a word for success, and for a signal that has been told of when it came.
   if (failure == nullptr && (ending->text.empty() || ending->signal != 0)) return;
   if (told_time_ < attempt.start_time()) told_time_ = Clock::now();
-  tell_failure(failure_report(attempt, plan_, generation, nodes_->cause(), told_time_), generation);
+  tell_failure(failure_report(attempt, plan_, generation, nodes_->cause(generation), told_time_), generation);
 }
 
 /// The other nodes and their ranks may still need the store: for a moment to learn how the job ended, or as long as

@@ -6,7 +6,7 @@
 
 #include <numeric>
 
-#include "launch/machine.h"
+#include <tessera/launch/machine.h>
 #include "launcher.h"
 #include "support/error_message.h"
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <set>
 
-#include "launch/machine.h"
+#include <tessera/launch/machine.h>
 #include "launcher.h"
 #include "support/error_message.h"
 

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "launch/machine.h"
+#include <tessera/launch/machine.h>
 #include "support/error_message.h"
 #include "support/temporary_folder.h"
 

@@ -17,7 +17,7 @@ void write_key(const std::string& path) {
 
 }  // namespace
 
-TwoNodes::TwoNodes(std::string address) : endpoint_(address + ":" + std::to_string(launch::free_port())) {
+TwoNodes::TwoNodes(const std::string& address) : endpoint_(address + ":" + std::to_string(launch::free_port())) {
   write_key(folder_.file("key"));
   write_key(folder_.file("wrong_key"));
 }

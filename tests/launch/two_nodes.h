@@ -11,7 +11,7 @@ namespace tessera::testing {
 /// What the launchers of one job of two nodes share.
 class TwoNodes {
  public:
-  explicit TwoNodes(std::string address = "127.0.0.1");
+  explicit TwoNodes(const std::string& address = "127.0.0.1");
 
   /// The options of one node, before those that a test adds, with a wrong secret if told so.
   std::vector<std::string> options(int node, bool right_secret = true, int num_nodes = 2) const;
