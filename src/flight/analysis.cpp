@@ -28,6 +28,11 @@ bool is_lost(RankCondition condition) {
   return condition != RankCondition::kWaiting && condition != RankCondition::kRunning;
 }
 
+bool failed_last(const RankStatus& status) {
+  return status.snapshot && !status.snapshot->calls.empty() &&
+         status.snapshot->calls.back().state == CallState::kFailed;
+}
+
 /// Looks one report's ranks over.
 class Analysis {
  public:
@@ -35,14 +40,15 @@ class Analysis {
 
   std::vector<Finding> findings() const {
     std::vector<Finding> all;
-    for (const RankStatus& status : report_.ranks) {
-      if (is_lost(status.condition)) all.push_back(lost(status));
-    }
-    const bool anyone_lost = !all.empty();
     for (const GroupHistory& history : histories_) {
       if (const auto divergence = history.divergence()) all.push_back(diverged(history, *divergence));
     }
-    if (!anyone_lost && all.empty()) {
+    const bool disagree = !all.empty();
+    for (const RankStatus& status : report_.ranks) {
+      // A rank whose call was refused ends because of the disagreement.
+      if (is_lost(status.condition) && !(disagree && failed_last(status))) all.push_back(lost(status));
+    }
+    if (all.empty()) {
       for (const GroupHistory& history : histories_) add_absent(history, all);
     }
     return all;

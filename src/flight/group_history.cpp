@@ -1,6 +1,7 @@
 #include "flight/group_history.h"
 
 #include <algorithm>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -75,9 +76,9 @@ const CallRecord* GroupHistory::call(std::uint64_t sequence, int rank) const {
 }
 
 const CallRecord* GroupHistory::last_call(int rank) const {
-  for (auto by_rank = calls_.rbegin(); by_rank != calls_.rend(); ++by_rank) {
-    const auto found = by_rank->second.find(rank);
-    if (found != by_rank->second.end()) return found->second;
+  for (const auto& [sequence, by_rank] : std::ranges::reverse_view(calls_)) {
+    const auto found = by_rank.find(rank);
+    if (found != by_rank.end()) return found->second;
   }
   return nullptr;
 }

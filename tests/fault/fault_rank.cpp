@@ -26,7 +26,7 @@ void announce() {
   std::fflush(stdout);
 }
 
-[[noreturn]] void spin() {
+[[noreturn, gnu::noinline]] void spin() {
   volatile std::uint64_t count = 0;
   for (;;) count = count + 1;
 }

@@ -71,6 +71,17 @@ TEST(Analysis, NamesTheOddOneOutByShapeAndByDtype) {
   }
 }
 
+TEST(Analysis, TakesTheEndOfARefusedRankForAConsequence) {
+  Scene scene(3);
+  for (const int rank : {0, 1}) scene.call(rank, "all_reduce", 40).state = CallState::kFailed;
+  scene.call(2, "barrier", 44).state = CallState::kFailed;
+  scene.at(0).condition = RankCondition::kDead;
+  scene.at(0).detail = "exit code 2";
+  const auto report = scene.report();
+  ASSERT_EQ(report.findings.size(), 1U);
+  EXPECT_EQ(report.findings[0].ranks, std::vector<int>{2});
+}
+
 TEST(Analysis, BlamesNobodyWhenTwoRanksDisagree) {
   Scene scene(2);
   scene.call(0, "all_reduce", 40);
