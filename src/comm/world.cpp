@@ -39,7 +39,6 @@ const Communicator& World::comm() const { return state_->comm; }
 std::shared_ptr<comm::WorldContext> comm::make_context(const WorldOptions& options, int rank, int size) {
   WorldOptions::fields().check(options);
   auto context = std::make_shared<WorldContext>();
-  context->recorder = std::make_unique<flight::Recorder>();
   context->recorder->introduce(rank, size);
   context->rank = rank;
   context->size = size;

@@ -29,7 +29,7 @@ struct WorldContext {
   c10::intrusive_ptr<c10d::Store> store;  ///< null in a fake world
   std::shared_ptr<Connector> connector;
   bool checked = false;  ///< compare calls between ranks before they are made
-  std::unique_ptr<flight::Recorder> recorder;
+  std::unique_ptr<flight::Recorder> recorder = std::make_unique<flight::Recorder>();
   /// Ends before all else. None where ranks are threads, or nobody.
   std::unique_ptr<Watch> watch;
 
