@@ -76,9 +76,10 @@ void Call::refuse(const std::string& reason) {
 
 Communicator::Sizes checked_sizes(Call& call, const Communicator::Sizes& sizes, int num_ranks, std::int64_t total) {
   if (sizes.empty()) {
-    call.require(total % num_ranks == 0, "expected an extent that " + std::to_string(num_ranks) +
-                                             " ranks share equally, found " + std::to_string(total) +
-                                             "; pass the size of each rank's piece");
+    if (total % num_ranks != 0) {
+      call.refuse("expected an extent that " + std::to_string(num_ranks) + " ranks share equally, found " +
+                  std::to_string(total) + "; pass the size of each rank's piece");
+    }
     return Communicator::Sizes(static_cast<std::size_t>(num_ranks), total / num_ranks);
   }
   call.require(

@@ -16,6 +16,22 @@ namespace tessera {
 
 using namespace comm;  // NOLINT: the helpers of this module
 
+namespace {
+
+/// A view costs a microsecond or two, and most tensors here are flat already.
+at::Tensor flat(const at::Tensor& tensor) { return tensor.dim() == 1 ? tensor : tensor.view({-1}); }
+
+void require_piece(Call& call, const at::Tensor& whole, const at::Tensor& piece, std::int64_t count) {
+  if (!whole.is_contiguous() || !piece.is_contiguous()) call.refuse("both tensors must be contiguous");
+  if (whole.scalar_type() != piece.scalar_type()) call.refuse("both tensors must have one type");
+  if (piece.numel() != count) {
+    call.refuse("expected a piece of " + std::to_string(count) + " elements on this rank, found " +
+                std::to_string(piece.numel()));
+  }
+}
+
+}  // namespace
+
 // ---- all_reduce, broadcast, reduce: in place ------------------------------------------------------------------------
 
 Work Communicator::start_all_reduce(const at::Tensor& tensor, ReduceOp op, bool async, const Where& where) const {
@@ -96,13 +112,9 @@ at::Tensor Communicator::all_reduce_contributions(const std::vector<at::Tensor>&
 Work Communicator::start_all_gather_into(Call& call, const at::Tensor& whole, const at::Tensor& piece,
                                          const Sizes& counts, bool async) const {
   const auto options = options_for<c10d::AllgatherOptions>(settings_.timeout, async);
-  call.require(whole.is_contiguous() && piece.is_contiguous(), "both tensors must be contiguous");
-  call.require(whole.scalar_type() == piece.scalar_type(), "both tensors must have one type");
-  call.require(piece.numel() == counts[static_cast<std::size_t>(rank())],
-               "expected a piece of " + std::to_string(counts[static_cast<std::size_t>(rank())]) +
-                   " elements on this rank, found " + std::to_string(piece.numel()));
-  at::Tensor out = whole.view({-1});
-  at::Tensor in = piece.view({-1});
+  require_piece(call, whole, piece, counts[static_cast<std::size_t>(rank())]);
+  at::Tensor out = flat(whole);
+  at::Tensor in = flat(piece);
   call.keep(out).keep(in);
   return call.start([&] {
     c10d::Backend& backend = route(whole);
@@ -155,13 +167,9 @@ Work Communicator::start_reduce_scatter_into(Call& call, const at::Tensor& piece
   auto options = options_for<c10d::ReduceScatterOptions>(settings_.timeout, async);
   options.reduceOp = comm::to_c10d(op);
   check_op(call, whole, op);
-  call.require(whole.is_contiguous() && piece.is_contiguous(), "both tensors must be contiguous");
-  call.require(whole.scalar_type() == piece.scalar_type(), "both tensors must have one type");
-  call.require(piece.numel() == counts[static_cast<std::size_t>(rank())],
-               "expected a piece of " + std::to_string(counts[static_cast<std::size_t>(rank())]) +
-                   " elements on this rank, found " + std::to_string(piece.numel()));
-  at::Tensor out = piece.view({-1});
-  at::Tensor in = whole.view({-1});
+  require_piece(call, whole, piece, counts[static_cast<std::size_t>(rank())]);
+  at::Tensor out = flat(piece);
+  at::Tensor in = flat(whole);
   call.keep(out).keep(in);
   return call.start([&] {
     c10d::Backend& backend = route(whole);

@@ -31,16 +31,27 @@ bool wanted(const MeasureCommOptions& options, const std::string& name) {
   });
 }
 
-std::vector<Entry> entries_for(const Contestant& contestant, std::int64_t num_bytes, int num_ranks) {
+/// `allocate` makes the tensors: the contestant itself, or, for a comparison call by call, one for all.
+std::vector<Entry> entries_for(const Contestant& contestant, std::int64_t num_bytes, int num_ranks,
+                               const std::function<at::Tensor(std::int64_t)>& allocate) {
   const std::int64_t count = num_bytes / static_cast<std::int64_t>(sizeof(float)) / num_ranks * num_ranks;
-  const at::Tensor whole = contestant.allocate(count);
-  const at::Tensor piece = contestant.allocate(count / num_ranks);
+  const at::Tensor whole = allocate(count);
+  const at::Tensor piece = allocate(count / num_ranks);
   std::vector<Entry> entries;
   entries.push_back({{"all_reduce", contestant.name, num_bytes, {}}, [=] { contestant.all_reduce(whole); }});
   entries.push_back({{"all_gather", contestant.name, num_bytes, {}}, [=] { contestant.all_gather(whole, piece); }});
   entries.push_back(
       {{"reduce_scatter", contestant.name, num_bytes, {}}, [=] { contestant.reduce_scatter(piece, whole); }});
   return entries;
+}
+
+std::function<at::Tensor(std::int64_t)> shared_tensors(std::map<std::int64_t, at::Tensor>& made,
+                                                       const Contestant& maker) {
+  return [&made, &maker](std::int64_t count) {
+    at::Tensor& tensor = made[count];
+    if (!tensor.defined()) tensor = maker.allocate(count);
+    return tensor;
+  };
 }
 
 double seconds_of(const Entry& entry) {
@@ -80,7 +91,7 @@ void measure_paired(const Communicator& comm, double seconds, std::vector<Entry*
     once += slowest(comm, seconds_of(*entry));
     entry->iterations = 1;
   }
-  const std::int64_t rounds = std::clamp<std::int64_t>(std::llround(seconds / once), 9, 4000);
+  const std::int64_t rounds = std::clamp<std::int64_t>(std::llround(seconds / once), 25, 4000);
   for (std::int64_t round = 0; round < rounds; ++round) {
     for (Entry* entry : entries) {
       comm.barrier();
@@ -104,8 +115,13 @@ std::vector<CommSample> measure_comm(const World& world, const MeasureCommOption
   if (contestants.empty()) throw ConfigError("no contestant is left to measure; check the names given");
   for (const std::int64_t num_bytes : options.sizes()) {
     std::vector<Entry> entries;
+    std::map<std::int64_t, at::Tensor> tensors;  // by count
     for (const auto& contestant : contestants) {
-      for (auto& entry : entries_for(contestant, num_bytes, world.size())) entries.push_back(std::move(entry));
+      // Where in memory a tensor lies makes a difference of several percent, which is not what is compared.
+      const auto allocate =
+          options.paired_seconds() > 0 ? shared_tensors(tensors, contestants.front()) : contestant.allocate;
+      for (auto& entry : entries_for(contestant, num_bytes, world.size(), allocate))
+        entries.push_back(std::move(entry));
     }
     if (options.paired_seconds() > 0) {
       for (const char* operation : {"all_reduce", "all_gather", "reduce_scatter"}) {
