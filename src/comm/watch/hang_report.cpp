@@ -22,19 +22,6 @@ std::int64_t now_ns() {
   return now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
 }
 
-void wait_for_answers(const JobKeys& keys, int number, const Alarm& alarm, int size,
-                      std::chrono::milliseconds patience) {
-  std::vector<std::string> expected;
-  for (int rank = 0; rank < size; ++rank) {
-    if (rank != alarm.about) expected.push_back(keys.answer(number, rank));
-  }
-  try {
-    keys.store().wait(expected, patience);
-  } catch (const store::StoreTimeout&) {
-    // Who has not answered is a part of the report.
-  }
-}
-
 /// A rank that did not answer: what its host says of it, where that is this host.
 flight::RankStatus unanswered(const JobKeys& keys, int rank, bool connection_broke) {
   flight::RankStatus status;
@@ -55,6 +42,34 @@ flight::RankStatus unanswered(const JobKeys& keys, int rank, bool connection_bro
   status.condition = state.condition;
   status.detail = state.detail;
   return status;
+}
+
+/// Whether no answer is to be expected: the process has ended or does not run.
+bool cannot_answer(const JobKeys& keys, int rank) {
+  const auto condition = unanswered(keys, rank, false).condition;
+  return condition == flight::RankCondition::kDead || condition == flight::RankCondition::kStopped;
+}
+
+void wait_for_answers(const JobKeys& keys, int number, const Alarm& alarm, int size,
+                      std::chrono::milliseconds patience) {
+  constexpr std::chrono::milliseconds kLookEvery{50};
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  std::vector<int> missing;
+  for (int rank = 0; rank < size; ++rank) {
+    if (rank != alarm.about) missing.push_back(rank);
+  }
+  while (!missing.empty() && std::chrono::steady_clock::now() < deadline) {
+    std::vector<std::string> expected;
+    for (const int rank : missing) expected.push_back(keys.answer(number, rank));
+    try {
+      return keys.store().wait(expected, kLookEvery);
+    } catch (const store::StoreTimeout&) {
+      // Who has not answered is a part of the report, but who cannot is not waited for.
+      std::erase_if(missing, [&](int rank) {
+        return keys.store().check({keys.answer(number, rank)}) || cannot_answer(keys, rank);
+      });
+    }
+  }
 }
 
 flight::RankStatus answered(int rank, const Answer& answer) {
