@@ -8,6 +8,13 @@
 namespace tessera::flight {
 namespace {
 
+// A sanitizer's own work is not what is measured.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr double kLimitSeconds = 1e-4;
+#else
+constexpr double kLimitSeconds = 1e-6;
+#endif
+
 CallStart start_of(std::uint32_t group, std::uint64_t sequence) {
   CallStart call;
   call.group = group;
@@ -109,7 +116,7 @@ TEST(Recorder, CostsLessThanAMicrosecond) {
     best = std::min(best, took.count() / kCalls);
   }
   std::printf("recording a call takes %.0f ns\n", best * 1e9);
-  EXPECT_LT(best, 1e-6);
+  EXPECT_LT(best, kLimitSeconds);
 }
 
 TEST(CallRecordText, ReadsLikeASentence) {

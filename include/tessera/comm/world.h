@@ -32,8 +32,8 @@ struct WorldOptions {
   TORCH_ARG(std::string, secret_file) = "";
   /// The table of the adaptive strategy, as `tessera bench comm --write-table FILE` writes it. Empty: built in.
   TORCH_ARG(std::string, tuning_file) = "";
-  /// A rank without a sign of life for so long is lost, and the job ends. Raise it on hosts that pause and when you stop
-  /// ranks in a debugger; 0 watches nobody.
+  /// A rank without a sign of life for so long is lost, and the job ends. Raise it on hosts that pause and when you
+  /// stop ranks in a debugger; 0 watches nobody.
   TORCH_ARG(std::chrono::milliseconds, lost_after) = std::chrono::seconds(5);
   /// A wait that takes longer is looked into, and reported; the job goes on.
   TORCH_ARG(std::chrono::milliseconds, slow_after) = std::chrono::seconds(5);

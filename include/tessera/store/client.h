@@ -19,8 +19,8 @@ class StoreTimeout : public CommError {
   using CommError::CommError;
 };
 
-/// The connection is lost, and what is known is only that nothing came: the server's process or host has stopped, or the
-/// way there is cut. One that ended would have closed it.
+/// The connection is lost, and what is known is only that nothing came: the server's process or host has stopped, or
+/// the way there is cut. One that ended would have closed it.
 class StoreSilent : public CommError {
  public:
   using CommError::CommError;

@@ -137,7 +137,7 @@ void Watch::conclude(int number, const Alarm& alarm) {
       // Who was to report is gone, too.
     }
   }
-  // After a call that only failed, those who wait with it fail too, in their own time, and others may be busy elsewhere.
+  // After a call that only failed, those who wait with it fail too, in their own time; others may be busy elsewhere.
   if (alarm.kind == AlarmKind::kLost) set_verdict(told);
   if (!alarm.fatal()) return;
   {
