@@ -20,8 +20,8 @@ namespace tessera::comm {
 
 /// Note [Who watches whom]
 /// Each rank watches the next one, in a ring: two connections a rank, whatever the size of the job, and a rank that
-/// dies, stops or cannot be reached is missed by exactly one other. The connections are those of the store, whose two ends
-/// already tell each other every second that they live. A rank that left in order has said so in the job's store;
+/// dies, stops or cannot be reached is missed by exactly one other. The connections are those of the store, whose two
+/// ends already tell each other every second that they live. A rank that left in order has said so in the job's store;
 /// then the one after it is watched.
 class Neighbour {
  public:
