@@ -58,8 +58,7 @@ void Neighbour::run() {
     for (int next = (settings_.rank + 1) % settings_.size; next != settings_.rank; next = (next + 1) % settings_.size) {
       if (!follow(next)) return;
     }
-  } catch (const std::exception&) {
-    // The job's store is gone; who listens for alarms knows it too, and says so.
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the listener knows of a lost store, and says so
   }
 }
 

@@ -133,8 +133,7 @@ void Watch::conclude(int number, const Alarm& alarm) {
   } else if (alarm.fatal()) {
     try {
       told = keys_.store().get(keys_.told(number), kReportTakes);
-    } catch (const store::StoreTimeout&) {
-      // Who was to report is gone, too.
+    } catch (const store::StoreTimeout&) {  // NOLINT(bugprone-empty-catch): who was to report is gone, too
     }
   }
   // After a call that only failed, those who wait with it fail too, in their own time; others may be busy elsewhere.
