@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tessera/core/descriptor.h>
 #include <tessera/flight/recorder.h>
 
 #include <sys/types.h>
@@ -11,7 +12,6 @@
 #include <vector>
 
 #include "launch/console.h"
-#include "launch/descriptor.h"
 #include "launch/rank_output.h"
 #include "launch/run_plan.h"
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tessera/core/descriptor.h>
 #include <tessera/store/client.h>
 
 #include <atomic>
@@ -11,8 +12,6 @@
 #include <string>
 #include <thread>
 #include <vector>
-
-#include "launch/descriptor.h"
 
 namespace tessera::launch {
 

@@ -1,5 +1,6 @@
 #include "launch/front.h"
 
+#include <tessera/core/descriptor.h>
 #include <tessera/core/error.h>
 
 #include <fcntl.h>
@@ -16,7 +17,6 @@
 #include <utility>
 
 #include "launch/descendants.h"
-#include "launch/descriptor.h"
 #include "launch/exit_meaning.h"
 #include "launch/process.h"
 #include "launch/signals.h"

@@ -1,5 +1,6 @@
 #include "launch/process.h"
 
+#include <tessera/core/descriptor.h>
 #include <tessera/core/error.h>
 
 #include <fcntl.h>
@@ -14,8 +15,6 @@
 #include <climits>
 #include <csignal>
 #include <cstring>
-
-#include "launch/descriptor.h"
 
 namespace tessera::launch {
 namespace {

@@ -1,11 +1,11 @@
 #pragma once
 
+#include <tessera/core/descriptor.h>
 #include <array>
 #include <filesystem>
 #include <string_view>
 
 #include "launch/console.h"
-#include "launch/descriptor.h"
 #include "launch/line_splitter.h"
 #include "launch/output_tail.h"
 

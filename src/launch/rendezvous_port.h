@@ -1,8 +1,7 @@
 #pragma once
 
+#include <tessera/core/descriptor.h>
 #include <string>
-
-#include "launch/descriptor.h"
 
 namespace tessera::launch {
 

@@ -1,9 +1,8 @@
 #pragma once
 
+#include <tessera/core/descriptor.h>
 #include <optional>
 #include <vector>
-
-#include "launch/descriptor.h"
 
 namespace tessera::launch {
 

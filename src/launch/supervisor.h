@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tessera/core/descriptor.h>
 #include <tessera/flight/hang_report.h>
 
 #include <chrono>
@@ -10,7 +11,6 @@
 #include "launch/attempt.h"
 #include "launch/backoff.h"
 #include "launch/console.h"
-#include "launch/descriptor.h"
 #include "launch/job_store.h"
 #include "launch/nodes.h"
 #include "launch/rendezvous_port.h"

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tessera/core/descriptor.h>
 #include <tessera/store/secret.h>
 
 #include <chrono>
@@ -8,7 +9,6 @@
 #include <string>
 
 #include "store/channel.h"
-#include "store/descriptor.h"
 #include "store/frame_stream.h"
 
 namespace tessera::store {

@@ -1,11 +1,10 @@
 #pragma once
 
+#include <tessera/core/descriptor.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 #include <string>
-
-#include "store/descriptor.h"
 
 namespace tessera::store {
 

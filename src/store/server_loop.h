@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tessera/core/descriptor.h>
 #include <tessera/store/server.h>
 
 #include <sys/epoll.h>
@@ -12,7 +13,6 @@
 #include <vector>
 
 #include "store/channel.h"
-#include "store/descriptor.h"
 #include "store/frame_stream.h"
 #include "store/request_handler.h"
 

@@ -1,12 +1,11 @@
 #pragma once
 
+#include <tessera/core/descriptor.h>
 #include <netdb.h>
 
 #include <chrono>
 #include <memory>
 #include <string>
-
-#include "store/descriptor.h"
 
 namespace tessera::store {
 

@@ -1,5 +1,6 @@
 #include "launcher.h"
 
+#include <tessera/core/descriptor.h>
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
@@ -12,15 +13,14 @@
 #include <sstream>
 #include <thread>
 
-#include "launch/descriptor.h"
 #include "launch/environment.h"
 #include "launch/process.h"
 
 namespace tessera::testing {
 namespace {
 
-launch::Descriptor create(const std::string& path) {
-  return launch::Descriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+Descriptor create(const std::string& path) {
+  return Descriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+#include <tessera/core/descriptor.h>
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
@@ -10,7 +11,6 @@
 #include <array>
 #include <csignal>
 
-#include "launch/descriptor.h"
 #include "launch/environment.h"
 #include "launch/process.h"
 #include "launcher.h"
@@ -90,8 +90,8 @@ std::string on_terminal(const std::string& no_color) {
   int controller = -1;
   int terminal = -1;
   EXPECT_EQ(openpty(&controller, &terminal, nullptr, nullptr, nullptr), 0);
-  const launch::Descriptor read_end(controller);
-  launch::Descriptor write_end(terminal);
+  const Descriptor read_end(controller);
+  Descriptor write_end(terminal);
   auto environment = launch::current_environment();
   environment["TERM"] = "xterm";
   environment["NO_COLOR"] = no_color;
@@ -121,8 +121,8 @@ struct Unread {
   Unread() {
     std::array<int, 2> ends{};
     EXPECT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
-    read_end = launch::Descriptor(ends[0]);
-    write_end = launch::Descriptor(ends[1]);
+    read_end = Descriptor(ends[0]);
+    write_end = Descriptor(ends[1]);
   }
   pid_t start(const std::vector<std::string>& arguments) const {
     launch::ProcessSpec spec;
@@ -133,8 +133,8 @@ struct Unread {
     spec.output = write_end.get();
     return launch::start_process(spec).process;
   }
-  launch::Descriptor read_end;
-  launch::Descriptor write_end;
+  Descriptor read_end;
+  Descriptor write_end;
 };
 
 bool ends(pid_t process, int& status) {

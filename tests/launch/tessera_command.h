@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tessera/core/descriptor.h>
 #include <fcntl.h>
 #include <sys/wait.h>
 
@@ -7,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "launch/descriptor.h"
 #include "launch/environment.h"
 #include "launch/process.h"
 #include "support/temporary_folder.h"
@@ -20,7 +20,7 @@ class TesseraCommand {
   explicit TesseraCommand(const std::vector<std::string>& arguments,
                           const std::map<std::string, std::string>& variables = {},
                           const std::string& program = TESSERA_CLI) {
-    const launch::Descriptor output(open(folder_.file("output").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600));
+    const Descriptor output(open(folder_.file("output").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600));
     launch::ProcessSpec spec;
     spec.program = program;
     spec.arguments = {"tessera"};

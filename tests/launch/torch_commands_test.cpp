@@ -1,3 +1,4 @@
+#include <tessera/core/descriptor.h>
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
@@ -5,7 +6,6 @@
 
 #include <fstream>
 
-#include "launch/descriptor.h"
 #include "launch/environment.h"
 #include "launch/process.h"
 #include "support/error_message.h"
@@ -26,7 +26,7 @@ class Copy {
 
   /// The exit code; what it wrote is then in written().
   int run(const std::vector<std::string>& arguments) const {
-    const launch::Descriptor output(open(folder_.file("written").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600));
+    const Descriptor output(open(folder_.file("written").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600));
     launch::ProcessSpec spec;
     spec.program = folder_.file("tessera");
     spec.arguments = {"tessera"};

@@ -6,8 +6,8 @@
 
 #include <memory>
 
-#include "store/temporary_folder.h"
 #include "support/error_message.h"
+#include "support/temporary_folder.h"
 
 namespace tessera::store {
 namespace {

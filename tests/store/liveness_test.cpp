@@ -9,8 +9,8 @@
 
 #include "store/local_store.h"
 #include "store/roles.h"
-#include "store/temporary_folder.h"
 #include "support/error_message.h"
+#include "support/temporary_folder.h"
 
 namespace tessera::testing {
 

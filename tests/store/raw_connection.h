@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tessera/core/descriptor.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -10,7 +11,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "store/descriptor.h"
 #include "store/sockets.h"
 
 namespace tessera::testing {
@@ -61,7 +61,7 @@ class RawConnection {
   int descriptor() const { return socket_.get(); }
 
  private:
-  store::Descriptor socket_;
+  Descriptor socket_;
 };
 
 }  // namespace tessera::testing

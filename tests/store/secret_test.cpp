@@ -10,8 +10,8 @@
 #include <new>
 #include <ostream>
 
-#include "store/temporary_folder.h"
 #include "support/error_message.h"
+#include "support/temporary_folder.h"
 
 namespace tessera::store {
 namespace {

@@ -1,7 +1,8 @@
 #pragma once
 
-#include <stdlib.h>
+#include <sys/stat.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -10,7 +11,7 @@
 
 namespace tessera::testing {
 
-/// A folder that lives as long as the object.
+/// A folder of the test's own, private, gone with it.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -27,6 +28,13 @@ class TemporaryFolder {
 
   const std::filesystem::path& path() const { return path_; }
   std::string file(const std::string& name) const { return (path_ / name).string(); }
+
+  std::filesystem::path write(const std::string& name, const std::string& text, mode_t mode) const {
+    const auto written = path_ / name;
+    std::ofstream(written) << text;
+    chmod(written.c_str(), mode);
+    return written;
+  }
 
  private:
   std::filesystem::path path_;

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace tessera::store {
+namespace tessera {
 
 /// A file descriptor that closes itself. -1 when there is none.
 class Descriptor {
@@ -32,4 +32,4 @@ class Descriptor {
   int number_ = -1;
 };
 
-}  // namespace tessera::store
+}  // namespace tessera
