@@ -3,11 +3,11 @@
 import json
 import secrets
 
-from comm.shaped_link import RATE, ShapedLink
 from harness.machine import Foreign
 from harness.outcome import Outcome, Table, at_least, at_most
 from harness.ranks import Ranks, variables
 from harness.spread import median, ratios, spread
+from harness.two_networks import TwoNetworks
 
 CONTIGUOUS = "ring@0,1,2,3"   # crosses the link twice
 INTERLEAVED = "ring@0,2,1,3"  # crosses it with every message
@@ -25,6 +25,9 @@ LAUNCHES = 3
 ROUNDS = 5
 PORT = 29400  # the namespaces are ours alone
 TIMEOUT = 600
+RATE = "1 Gbit/s"
+# One millisecond at the rate: above the largest packet before segmentation (64 KB), and far below what a sample sends.
+SHAPE = ["tbf", "rate", "1gbit", "burst", "128kb", "latency", "50ms"]
 
 
 def launch(context, link, rounds):
@@ -55,7 +58,7 @@ def row(samples, variant):
 
 def measure(context):
     samples, foreign = [], []
-    with ShapedLink() as link:
+    with TwoNetworks(SHAPE) as link:
         for number in range(LAUNCHES):
             context.settle()
             with Foreign() as others:

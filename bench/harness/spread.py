@@ -7,11 +7,6 @@ def median(values):
     return statistics.median(values)
 
 
-def quartile(values):
-    """The lower one."""
-    return statistics.quantiles(values, n=4)[0]
-
-
 def spread(values, scale=1.0, unit="", digits=2):
     """The median, and in brackets the least and the greatest."""
     low, middle, high = (scale * value for value in (min(values), median(values), max(values)))

@@ -14,6 +14,7 @@ namespace tessera::comm {
 Call::Call(std::shared_ptr<Group> group, const char* operation, const at::Tensor& about,
            std::chrono::milliseconds timeout, const std::source_location& where)
     : state_(std::make_shared<Work::State>()) {
+  state_->kept.reserve(2);  // what most calls keep
   state_->operation = operation;
   state_->where = where;
   state_->timeout = timeout;
@@ -82,12 +83,15 @@ Communicator::Sizes checked_sizes(Call& call, const Communicator::Sizes& sizes, 
     }
     return Communicator::Sizes(static_cast<std::size_t>(num_ranks), total / num_ranks);
   }
-  call.require(
-      static_cast<int>(sizes.size()) == num_ranks,
-      "expected one size for each of " + std::to_string(num_ranks) + " ranks, found " + std::to_string(sizes.size()));
+  if (static_cast<int>(sizes.size()) != num_ranks) {
+    call.refuse("expected one size for each of " + std::to_string(num_ranks) + " ranks, found " +
+                std::to_string(sizes.size()));
+  }
   const std::int64_t sum = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
-  call.require(sum == total, "the sizes add up to " + std::to_string(sum) + ", the tensor has " +
-                                 std::to_string(total) + " along that dimension");
+  if (sum != total) {
+    call.refuse("the sizes add up to " + std::to_string(sum) + ", the tensor has " + std::to_string(total) +
+                " along that dimension");
+  }
   return sizes;
 }
 

@@ -37,7 +37,8 @@ class Call {
 
   /// Throws ConfigError with the call's description.
   [[noreturn]] void refuse(const std::string& reason);
-  void require(bool condition, const std::string& reason) {
+  /// The reason is a literal: text that is made for a call that is right would be made in every call.
+  void require(bool condition, const char* reason) {
     if (!condition) refuse(reason);
   }
 

@@ -14,8 +14,9 @@ namespace tessera::comm {
 
 /// `tensor` with `dim` first, contiguous, and a check of `dim`.
 inline at::Tensor dim_first(Call& call, const at::Tensor& tensor, std::int64_t& dim) {
-  call.require(tensor.dim() > 0 && dim >= -tensor.dim() && dim < tensor.dim(),
-               "a tensor of " + std::to_string(tensor.dim()) + " dimensions has no dim " + std::to_string(dim));
+  if (dim < -tensor.dim() || dim >= tensor.dim()) {
+    call.refuse("a tensor of " + std::to_string(tensor.dim()) + " dimensions has no dim " + std::to_string(dim));
+  }
   if (dim < 0) dim += tensor.dim();
   return (dim == 0 ? tensor : tensor.movedim(dim, 0)).contiguous();
 }
@@ -49,14 +50,15 @@ inline std::vector<at::Tensor> cut(const at::Tensor& tensor, const Communicator:
 }
 
 inline void check_op(Call& call, const at::Tensor& tensor, ReduceOp op) {
-  call.require(op != ReduceOp::kAvg || tensor.is_floating_point(),
-               std::string("an average of ") + c10::toString(tensor.scalar_type()) +
-                   " would have to be rounded; sum and divide it yourself, or convert it to a floating-point type");
+  if (op != ReduceOp::kAvg || tensor.is_floating_point()) return;
+  call.refuse(std::string("an average of ") + c10::toString(tensor.scalar_type()) +
+              " would have to be rounded; sum and divide it yourself, or convert it to a floating-point type");
 }
 
 inline void check_rank(Call& call, int rank, int size, const char* what) {
-  call.require(rank >= 0 && rank < size, std::string(what) + " " + std::to_string(rank) +
-                                             " is not a rank of this group; it has 0 to " + std::to_string(size - 1));
+  if (rank >= 0 && rank < size) return;
+  call.refuse(std::string(what) + " " + std::to_string(rank) + " is not a rank of this group; it has 0 to " +
+              std::to_string(size - 1));
 }
 
 /// A contiguous stand-in for `tensor` that is copied back afterwards, or `tensor` itself.

@@ -87,9 +87,10 @@ Work Communicator::reduce_async(at::Tensor tensor, int root, ReduceOp op, Where 
 at::Tensor Communicator::all_reduce_contributions(const std::vector<at::Tensor>& contributions, Where where) const {
   Call call(group_, "all_reduce_contributions", contributions.empty() ? at::Tensor() : contributions.front(),
             settings_.timeout, where);
-  call.require(std::has_single_bit(contributions.size()) && std::has_single_bit(static_cast<unsigned>(size())),
-               "expected a power of two of contributions on a power of two of ranks, found " +
-                   std::to_string(contributions.size()) + " on " + std::to_string(size()));
+  if (!std::has_single_bit(contributions.size()) || !std::has_single_bit(static_cast<unsigned>(size()))) {
+    call.refuse("expected a power of two of contributions on a power of two of ranks, found " +
+                std::to_string(contributions.size()) + " on " + std::to_string(size()));
+  }
   std::vector<at::Tensor> copies;
   std::vector<comm::Buffer> buffers;
   for (const at::Tensor& contribution : contributions) {

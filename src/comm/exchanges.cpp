@@ -24,9 +24,11 @@ Work Communicator::start_gather(const at::Tensor& piece, int root, std::int64_t 
   const at::Tensor rows = dim_first(call, piece, dim);
   const std::int64_t total = sizes.empty() ? rows.size(0) * size() : c10::sum_integers(sizes);
   const Sizes extents = checked_sizes(call, sizes, size(), total);
-  call.require(rows.size(0) == extents[static_cast<std::size_t>(rank())],
-               "this rank's piece has " + std::to_string(rows.size(0)) + " along that dimension, not the " +
-                   std::to_string(extents[static_cast<std::size_t>(rank())]) + " that `sizes` says");
+  const std::int64_t own = extents[static_cast<std::size_t>(rank())];
+  if (rows.size(0) != own) {
+    call.refuse("this rank's piece has " + std::to_string(rows.size(0)) + " along that dimension, not the " +
+                std::to_string(own) + " that `sizes` says");
+  }
   std::vector<std::vector<at::Tensor>> outputs;
   if (rank() == root) {
     const at::Tensor whole = with_rows(rows, total);

@@ -2,6 +2,7 @@
 #include <tessera/flight/rank_set.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "flight/group_history.h"
@@ -33,6 +34,10 @@ bool failed_last(const RankStatus& status) {
          status.snapshot->calls.back().state == CallState::kFailed;
 }
 
+const char* verb_of_several(RankCondition condition) {
+  return condition == RankCondition::kSilent ? "are silent" : verb(condition);
+}
+
 /// Looks one report's ranks over.
 class Analysis {
  public:
@@ -44,10 +49,7 @@ class Analysis {
       if (const auto divergence = history.divergence()) all.push_back(diverged(history, *divergence));
     }
     const bool disagree = !all.empty();
-    for (const RankStatus& status : report_.ranks) {
-      // A rank whose call was refused ends because of the disagreement.
-      if (is_lost(status.condition) && !(disagree && failed_last(status))) all.push_back(lost(status));
-    }
+    for (const auto& [cause, ranks] : lost_together(disagree)) all.push_back(lost(ranks));
     if (all.empty()) {
       for (const GroupHistory& history : histories_) add_absent(history, all);
     }
@@ -61,11 +63,23 @@ class Analysis {
     return found == report_.ranks.end() ? nullptr : &*found;
   }
 
+  /// The ranks that are lost. Those of a host that is gone are one cause; what happened to processes is one for each.
+  std::map<std::pair<int, std::string>, std::vector<int>> lost_together(bool disagree) const {
+    std::map<std::pair<int, std::string>, std::vector<int>> causes;
+    for (const RankStatus& status : report_.ranks) {
+      // A rank whose call was refused ends because of the disagreement.
+      if (!is_lost(status.condition) || (disagree && failed_last(status))) continue;
+      const bool alone = status.condition == RankCondition::kDead || status.condition == RankCondition::kStopped;
+      causes[{alone ? status.rank : report_.world_size, verb(status.condition) + status.detail}].push_back(status.rank);
+    }
+    return causes;
+  }
+
   /// Where a rank is, in one sentence, and where it would be waited for.
   void describe(int rank, Finding& finding) const {
     const RankStatus* status = status_of(rank);
     if (status == nullptr || !status->snapshot) {
-      finding.details.push_back("nothing is known of what rank " + std::to_string(rank) + " did");
+      add_once(finding, "nothing is known of what " + rank_text(finding.ranks) + " did");
     } else if (status->snapshot->calls.empty()) {
       finding.details.push_back("rank " + std::to_string(rank) + " has made no call yet");
     } else {
@@ -76,20 +90,28 @@ class Analysis {
     for (const GroupHistory& history : histories_) {
       const auto gap = history.gap();
       if (!gap || std::find(gap->absent.begin(), gap->absent.end(), rank) == gap->absent.end()) continue;
-      finding.details.push_back(with_verb(gap->waiting, "waits", "wait") + " for it in " + short_text(*gap->call) +
-                                " at " + place(*gap->call));
+      add_once(finding, with_verb(gap->waiting, "waits", "wait") + " for it in " + short_text(*gap->call) + " at " +
+                            place(*gap->call));
     }
     if (status == nullptr || status->stack.empty()) return;
     finding.details.push_back("rank " + std::to_string(rank) + " is at:");
     for (const std::string& frame : status->stack) finding.details.push_back("  " + frame);
   }
 
-  Finding lost(const RankStatus& status) const {
+  static void add_once(Finding& finding, std::string detail) {
+    auto& details = finding.details;
+    if (std::find(details.begin(), details.end(), detail) == details.end()) details.push_back(std::move(detail));
+  }
+
+  Finding lost(const std::vector<int>& ranks) const {
+    const RankStatus& status = *status_of(ranks.front());
     Finding finding;
-    finding.ranks = {status.rank};
-    finding.what = "rank " + std::to_string(status.rank) + " " + verb(status.condition) +
+    finding.ranks = ranks;
+    finding.what = with_verb(ranks, verb(status.condition), verb_of_several(status.condition)) +
                    (status.detail.empty() ? "" : ": " + status.detail);
-    if (status.condition != RankCondition::kMissing) describe(status.rank, finding);
+    if (status.condition != RankCondition::kMissing) {
+      for (const int rank : ranks) describe(rank, finding);
+    }
     switch (status.condition) {
       case RankCondition::kMissing:
         finding.advice = "see whether it was started, and whether it reaches the rendezvous";

@@ -9,7 +9,7 @@
 
 namespace tessera::flight {
 
-inline constexpr std::uint64_t kBoxMagic = 0x3130584f42525354;  // "TSRBOX01"
+inline constexpr std::uint64_t kBoxMagic = 0x3230584f42525354;  // "TSRBOX02"
 inline constexpr std::size_t kMaxGroups = 256;
 inline constexpr std::size_t kMaxDims = 6;
 
@@ -43,6 +43,7 @@ struct Box {
   std::int32_t world_size;
   std::int32_t process;
   std::array<char, 68> host;
+  std::array<char, 512> verdict;
   std::atomic<std::uint32_t> num_groups;
   std::atomic<std::uint64_t> next_ticket;
   std::array<GroupEntry, kMaxGroups> groups;

@@ -44,6 +44,7 @@ Snapshot read_box(const Box& box) {
   snapshot.world_size = box.world_size;
   snapshot.process = box.process;
   snapshot.host = text_of(box.host);
+  snapshot.verdict = text_of(box.verdict);
   const std::size_t num_groups = std::min<std::size_t>(box.num_groups.load(std::memory_order_acquire), kMaxGroups);
   for (std::size_t i = 0; i < num_groups; ++i) {
     const GroupEntry& group = box.groups[i];

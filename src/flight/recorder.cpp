@@ -1,4 +1,5 @@
 #include <tessera/core/error.h>
+#include <tessera/flight/clock.h>
 #include <tessera/flight/rank_set.h>
 #include <tessera/flight/recorder.h>
 
@@ -10,7 +11,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <mutex>
 #include <string_view>
 #include <utility>
@@ -33,15 +33,8 @@ void put_end(std::array<char, size>& field, std::string_view text) {
   put(field, text.size() < size ? text : text.substr(text.size() - size + 1));
 }
 
-std::int64_t now_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
-}
-
 Box* map_box(int descriptor) {
-  const int flags = descriptor < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
-  void* memory = mmap(nullptr, sizeof(Box), PROT_READ | PROT_WRITE, flags, descriptor, 0);
+  void* memory = mmap(nullptr, sizeof(Box), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   if (memory == MAP_FAILED) {
     throw StorageError(std::string("no memory for the record of calls: ") + std::strerror(errno));
   }
@@ -65,23 +58,28 @@ Box* open_box(const std::string& path) {
 }  // namespace
 
 struct Recorder::State {
-  explicit State(Box* memory) : box(*memory) {}
+  explicit State(const std::string& path_of_box) : path(path_of_box), box(*open_box(path)) {}
+  explicit State(BlackBox kept) : own(std::move(kept)), path(own->path()), box(*map_box(own->descriptor_)) {}
   ~State() { munmap(&box, sizeof(Box)); }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
   CallEntry& entry(std::uint64_t ticket) const { return box.calls[ticket % kCapacity]; }
 
+  std::optional<BlackBox> own;  // where no launcher keeps one
+  std::string path;
   Box& box;
   mutable std::mutex mutex;
   std::uint64_t oldest = 1;  // no call before it is under way
 };
 
-Recorder::Recorder() : state_(std::make_unique<State>(map_box(-1))) { introduce(0, 1); }
+Recorder::Recorder() : state_(std::make_unique<State>(BlackBox())) { introduce(0, 1); }
 
-Recorder::Recorder(const std::string& path) : state_(std::make_unique<State>(open_box(path))) {}
+Recorder::Recorder(const std::string& path) : state_(std::make_unique<State>(path)) {}
 
 Recorder::~Recorder() = default;
+
+const std::string& Recorder::path() const { return state_->path; }
 
 void Recorder::introduce(int rank, int world_size) {
   const std::lock_guard lock(state_->mutex);
@@ -104,6 +102,11 @@ std::uint32_t Recorder::add_group(const std::string& name, const std::vector<int
   group.size = static_cast<std::int32_t>(ranks.size());
   box.num_groups.store(index + 1, std::memory_order_release);
   return index;
+}
+
+void Recorder::conclude(const std::string& why) {
+  const std::lock_guard lock(state_->mutex);
+  put(state_->box.verdict, why);
 }
 
 std::uint64_t Recorder::begin(const CallStart& call) {
@@ -180,6 +183,18 @@ BlackBox::BlackBox(BlackBox&& other) noexcept
 
 std::string BlackBox::path() const {
   return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(descriptor_);
+}
+
+std::optional<Snapshot> read_black_box(const std::string& path) {
+  try {
+    Box* box = open_box(path);
+    const bool introduced = box->magic.load(std::memory_order_acquire) == kBoxMagic;
+    const auto snapshot = introduced ? std::optional(read_box(*box)) : std::nullopt;
+    munmap(box, sizeof(Box));
+    return snapshot;
+  } catch (const StorageError&) {
+    return std::nullopt;
+  }
 }
 
 std::optional<Snapshot> BlackBox::read() const {

@@ -1,3 +1,4 @@
+#include <tessera/flight/clock.h>
 #include <tessera/flight/hang_report.h>
 #include <tessera/flight/rank_set.h>
 
@@ -34,13 +35,6 @@ std::string wrapped(const std::string& label, const std::string& text, int width
     }
   }
   return result + line + "\n";
-}
-
-std::string seconds_text(std::int64_t nanoseconds) {
-  std::string text(32, 0);
-  text.resize(static_cast<std::size_t>(
-      std::snprintf(text.data(), text.size(), "%.1f s", static_cast<double>(nanoseconds) / 1e9)));
-  return text;
 }
 
 std::string state_of(const RankStatus& status) {

@@ -51,8 +51,9 @@ nlohmann::json to_object(const Snapshot& snapshot, std::size_t num_calls) {
   nlohmann::json calls = nlohmann::json::array();
   const std::size_t skipped = snapshot.calls.size() > num_calls ? snapshot.calls.size() - num_calls : 0;
   for (std::size_t i = skipped; i < snapshot.calls.size(); ++i) calls.push_back(to_object(snapshot.calls[i]));
-  return {{"rank", snapshot.rank}, {"world_size", snapshot.world_size}, {"process", snapshot.process},
-          {"host", snapshot.host}, {"groups", std::move(groups)},       {"calls", std::move(calls)}};
+  return {{"rank", snapshot.rank},    {"world_size", snapshot.world_size}, {"process", snapshot.process},
+          {"host", snapshot.host},    {"verdict", snapshot.verdict},       {"groups", std::move(groups)},
+          {"calls", std::move(calls)}};
 }
 
 Snapshot snapshot_from(const nlohmann::json& object) {
@@ -61,6 +62,7 @@ Snapshot snapshot_from(const nlohmann::json& object) {
   object.at("world_size").get_to(snapshot.world_size);
   object.at("process").get_to(snapshot.process);
   object.at("host").get_to(snapshot.host);
+  snapshot.verdict = object.value("verdict", "");  // reports of version 0.1 have none
   for (const auto& group : object.at("groups")) {
     snapshot.groups.push_back({group.at("name").get<std::string>(), group.at("size").get<int>(),
                                parse_ranks(group.at("ranks").get<std::string>())});

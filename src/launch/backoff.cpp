@@ -4,8 +4,8 @@
 
 namespace tessera::launch {
 
-std::chrono::milliseconds Backoff::next(std::chrono::milliseconds ran_for) {
-  if (ran_for >= kGoodRun) next_ = std::chrono::milliseconds(0);
+std::chrono::milliseconds Backoff::next(bool ran_well) {
+  if (ran_well) next_ = std::chrono::milliseconds(0);
   const auto wait = next_;
   next_ = std::clamp(2 * wait, kShortest, kLongest);
   return wait;

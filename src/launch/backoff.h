@@ -10,9 +10,8 @@ class Backoff {
  public:
   static constexpr std::chrono::milliseconds kShortest{100};
   static constexpr std::chrono::milliseconds kLongest{5000};
-  static constexpr std::chrono::milliseconds kGoodRun{60000};
 
-  std::chrono::milliseconds next(std::chrono::milliseconds ran_for);
+  std::chrono::milliseconds next(bool ran_well);
 
  private:
   std::chrono::milliseconds next_{0};

@@ -57,12 +57,21 @@ std::string duration_for_people(Clock::duration duration) {
   return text;
 }
 
+std::string verdict_of(const Rank& rank) {
+  const auto snapshot = rank.box ? rank.box->read() : std::nullopt;
+  return snapshot ? snapshot->verdict : "";
+}
+
 std::vector<std::string> failure_report(const Attempt& attempt, const RunPlan& plan, int generation) {
   const Rank& first = *attempt.first_failure();
+  const std::string verdict = verdict_of(first);
   std::vector<std::string> report;
-  report.push_back("tessera run: the job failed because of rank " + std::to_string(first.number) +
-                   (plan.num_nodes > 1 ? " of node " + std::to_string(plan.node_rank) + ", this one:" : ":"));
-  report.push_back("  " + title_of(first) + " " + exit_meaning(first.death->wait_status) + ", " +
+  report.push_back(verdict.empty()
+                       ? "tessera run: the job failed because of rank " + std::to_string(first.number) +
+                             (plan.num_nodes > 1 ? " of node " + std::to_string(plan.node_rank) + ", this one:" : ":")
+                       : "tessera run: the job failed because " + verdict);
+  report.push_back("  " + title_of(first) + (verdict.empty() ? " " : " was the first to end: ") +
+                   exit_meaning(first.death->wait_status) + ", " +
                    duration_for_people(first.death->time - attempt.start_time()) + " after the start");
   const OutputTail& tail = first.output->tail();
   if (!tail.error_text().empty()) report.push_back("  error: " + tail.error_text());

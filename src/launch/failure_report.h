@@ -16,6 +16,9 @@ std::vector<std::string> failure_report(const Attempt& attempt, const RunPlan& p
 std::vector<std::string> failure_report(const Attempt& attempt, const RunPlan& plan, int generation,
                                         const std::string& cause, Clock::time_point time);
 
+/// What the rank itself found to be the cause of its end, with the other ranks; empty when it found none.
+std::string verdict_of(const Rank& rank);
+
 /// "850 ms", "2.5 s".
 std::string duration_for_people(Clock::duration duration);
 

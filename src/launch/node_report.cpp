@@ -1,10 +1,12 @@
 #include "launch/node_report.h"
 
+#include <tessera/flight/clock.h>
+#include <tessera/flight/process_state.h>
+
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <utility>
@@ -13,18 +15,6 @@
 
 namespace tessera::launch {
 namespace {
-
-/// Whether a signal or a debugger has stopped the process.
-bool is_stopped(pid_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  // The name in parentheses may hold anything, parentheses too.
-  const auto name_end = text.rfind(") ");
-  if (name_end == std::string::npos || name_end + 2 >= text.size()) return false;
-  const char state = text[name_end + 2];
-  return state == 'T' || state == 't';
-}
 
 bool is_in_a_call(const std::optional<flight::Snapshot>& snapshot) {
   return snapshot && !snapshot->calls.empty() && snapshot->calls.back().state == CallState::kStarted;
@@ -37,18 +27,13 @@ flight::RankStatus status_of(const Rank& rank) {
   if (rank.death) {
     status.condition = flight::RankCondition::kDead;
     status.detail = end_in_short(rank.death->wait_status);
-  } else if (is_stopped(rank.process)) {
+  } else if (flight::state_of_process(rank.process).condition == flight::RankCondition::kStopped) {
     status.condition = flight::RankCondition::kStopped;
   } else {
     status.condition =
         is_in_a_call(status.snapshot) ? flight::RankCondition::kWaiting : flight::RankCondition::kRunning;
   }
   return status;
-}
-
-std::int64_t now_ns() {
-  using std::chrono::nanoseconds;
-  return std::chrono::duration_cast<nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
@@ -64,7 +49,7 @@ std::optional<flight::HangReport> node_report(const Attempt& attempt, const RunP
   }
   if (!anything) return std::nullopt;
   std::sort(statuses.begin(), statuses.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
-  return flight::analyse(std::move(trigger), true, now_ns(), plan.world_size, std::move(statuses));
+  return flight::analyse(std::move(trigger), true, flight::now_ns(), plan.world_size, std::move(statuses));
 }
 
 std::string end_in_short(int wait_status) {

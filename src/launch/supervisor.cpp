@@ -29,6 +29,22 @@ int milliseconds_until(std::optional<Clock::time_point> deadline) {
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
 }
 
+/// A job that came so far does not fail because of how it is started, so waiting would not mend it.
+constexpr std::chrono::minutes kGoodRun{1};
+constexpr std::int64_t kGoodCalls = 16;
+
+bool has_communicated(const Rank& rank) {
+  const auto snapshot = rank.box ? rank.box->read() : std::nullopt;
+  if (!snapshot) return false;
+  const auto is_done = [](const CallRecord& call) { return call.state == CallState::kDone; };
+  return std::count_if(snapshot->calls.begin(), snapshot->calls.end(), is_done) >= kGoodCalls;
+}
+
+bool has_communicated(const Attempt& attempt) {
+  const auto& ranks = attempt.ranks();
+  return std::all_of(ranks.begin(), ranks.end(), [](const Rank& rank) { return has_communicated(rank); });
+}
+
 /// What is waited for, and who it belongs to.
 class PollSet {
  public:
@@ -89,7 +105,7 @@ Supervisor::Verdict Supervisor::run_attempt(int generation) {
   const auto fault = attempt.start();
   if (!fault) watch(attempt, generation);
   attempt.finish();
-  ran_for_ = Clock::now() - attempt.start_time();
+  ran_well_ = Clock::now() - attempt.start_time() >= kGoodRun || has_communicated(attempt);
   if (!fault) return judge(attempt, generation);
   note(fault->message);
   if (!nodes_) return fault->exit_code;
@@ -119,9 +135,12 @@ void Supervisor::end_after_failure(Attempt& attempt, int generation) {
   const Rank& first = *attempt.first_failure();
   const int status = first.death->wait_status;
   const std::string title = "rank " + std::to_string(first.number);
-  node_report_ = node_report(attempt, plan_, title + " died (" + end_in_short(status) + ")");
+  const std::string verdict = verdict_of(first);
+  // With a verdict the ranks have compared what they recorded, and reported.
+  if (verdict.empty()) node_report_ = node_report(attempt, plan_, title + " died (" + end_in_short(status) + ")");
   if (nodes_) {
-    const Failure failure{plan_.node_rank, first.number, exit_code_of(status), false, exit_meaning(status)};
+    const std::string meaning = exit_meaning(status) + (verdict.empty() ? "" : ", because " + verdict);
+    const Failure failure{plan_.node_rank, first.number, exit_code_of(status), false, meaning};
     nodes_->tell(Agreement::failed(generation, failure));
   }
   if (attempt.all_ended()) return;
@@ -169,7 +188,7 @@ void Supervisor::tell_failure(const std::vector<std::string>& report, int genera
 
 bool Supervisor::wait_for_restart(int generation) {
   store_->forget(generation - 1);
-  const auto pause = backoff_.next(std::chrono::duration_cast<std::chrono::milliseconds>(ran_for_));
+  const auto pause = backoff_.next(ran_well_);
   note("restart " + std::to_string(generation) + " of " + std::to_string(plan_.max_restarts) +
        (pause.count() == 0 ? " now" : " in " + duration_for_people(pause)));
   const auto deadline = Clock::now() + pause;

@@ -37,14 +37,14 @@ Secret Secret::mint() {
 Secret Secret::from_hex(std::string_view text) {
   if (text.size() != kNumDigits) {
     throw ConfigError("a secret has " + std::to_string(kNumDigits) + " hexadecimal digits; found " +
-                      std::to_string(text.size()) + " characters. Make one with: openssl rand -hex 32");
+                      std::to_string(text.size()) + " characters. Make one with: tessera secret");
   }
   Secret secret;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const int value = digit_value(text[i]);
     if (value < 0) {
       throw ConfigError("a secret has hexadecimal digits only; character " + std::to_string(i + 1) +
-                        " is none. Make one with: openssl rand -hex 32");
+                        " is none. Make one with: tessera secret");
     }
     secret.bytes_[i / 2] = static_cast<unsigned char>(secret.bytes_[i / 2] << 4 | value);
   }

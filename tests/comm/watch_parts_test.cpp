@@ -2,15 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <csignal>
 #include <thread>
 
 #include "comm/watch/alarm.h"
-#include "comm/watch/process_state.h"
 #include "comm/watch/thread_stack.h"
 
 namespace tessera::comm {
@@ -28,7 +25,7 @@ TEST(Alarm, ReadsWhatItWrote) {
   const Answer answer = answer_from_json(to_json(Answer{"{}", {"a", "b"}, {4}}));
   EXPECT_EQ(answer.stack, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(answer.lost, std::vector<int>{4});
-  EXPECT_EQ(rank_address_from_json(to_json(RankAddress{"host", 80, "space", 9})).port, 80);
+  EXPECT_EQ(rank_address_from_json(to_json(RankAddress{"host", 80, "space", 9, "box"})).port, 80);
 }
 
 TEST(Alarm, RefusesWhatIsNone) {
@@ -36,23 +33,6 @@ TEST(Alarm, RefusesWhatIsNone) {
   EXPECT_THROW(alarm_from_json("{\"kind\": 9, \"by\": 0, \"about\": 0, \"trigger\": \"\"}"), ConfigError);
   EXPECT_THROW(answer_from_json("[]"), ConfigError);
   EXPECT_THROW(rank_address_from_json(""), ConfigError);
-}
-
-TEST(ProcessState, TellsAStoppedProcessFromALivingAndADeadOne) {
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    for (;;) pause();
-  }
-  EXPECT_EQ(state_of_process(child).condition, flight::RankCondition::kSilent);
-  kill(child, SIGSTOP);
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
-  EXPECT_EQ(state_of_process(child).condition, flight::RankCondition::kStopped);
-  kill(child, SIGKILL);
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(state_of_process(child).condition, flight::RankCondition::kDead);
-  EXPECT_EQ(process_space(), process_space());
 }
 
 std::atomic<bool> stop_looping{false};

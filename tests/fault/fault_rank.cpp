@@ -1,5 +1,7 @@
 // A rank that does a few steps and then, if it is the victim, one of the things that go wrong in practice.
 //   fault_rank FAULT VICTIM BACKEND TIMEOUT_SECONDS
+// With the fault `steady` it goes on until somebody ends it, with `counting` rank 0 says how far it came as well; `busy`
+// computes for 20 s, which is no fault.
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
 
@@ -31,14 +33,20 @@ void announce() {
   for (;;) count = count + 1;
 }
 
+void compute() {
+  constexpr std::chrono::seconds kLong{20};
+  const auto end = std::chrono::steady_clock::now() + kLong;
+  while (std::chrono::steady_clock::now() < end) at::mm(at::ones({64, 64}), at::ones({64, 64}));
+}
+
 void read_forever() {
   std::array<int, 2> pipe_ends{};
   char byte = 0;
   if (pipe(pipe_ends.data()) == 0 && read(pipe_ends[0], &byte, 1) < 0) std::perror("read");
 }
 
-/// What ends or holds up the process; false for what is only another call.
-bool commit_alone(const std::string& fault) {
+/// What ends or holds up the process; nothing for a fault that is only another call.
+void commit_alone(const std::string& fault) {
   if (fault == "kill") raise(SIGKILL);
   if (fault == "stop") raise(SIGSTOP);
   if (fault == "abort") std::abort();
@@ -46,8 +54,8 @@ bool commit_alone(const std::string& fault) {
   if (fault == "loop") spin();
   if (fault == "read") read_forever();
   if (fault == "slow") std::this_thread::sleep_for(std::chrono::seconds(7));
+  if (fault == "busy") compute();
   if (fault == "exit") std::_Exit(0);
-  return fault == "stop" || fault == "slow";
 }
 
 void step(const tessera::Communicator& comm, const std::string& fault) {
@@ -65,6 +73,31 @@ void step(const tessera::Communicator& comm, const std::string& fault) {
   comm.barrier();
 }
 
+[[noreturn]] void go_on(const tessera::World& world) {
+  step(world.comm(), "");
+  const char* generation = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  std::printf("rank %d of generation %s is process %d\n", world.rank(), generation == nullptr ? "0" : generation,
+              static_cast<int>(getpid()));
+  std::fflush(stdout);
+  for (;;) step(world.comm(), "");
+}
+
+/// Steps of a small model: some work, then its gradient.
+[[noreturn]] void count_steps(const tessera::World& world) {
+  constexpr std::chrono::milliseconds kSayEvery{50};
+  const at::Tensor weight = at::ones({256, 256});
+  at::Tensor gradient = at::ones({1 << 16});
+  auto said = std::chrono::steady_clock::now();
+  for (std::int64_t steps = 1;; ++steps) {
+    at::mm(weight, weight);
+    world.comm().all_reduce(gradient);
+    if (world.rank() != 0 || std::chrono::steady_clock::now() - said < kSayEvery) continue;
+    said = std::chrono::steady_clock::now();
+    std::printf("%lld steps\n", static_cast<long long>(steps));
+    std::fflush(stdout);
+  }
+}
+
 int run(const std::string& fault, int victim, const std::string& backend, int seconds) {
   if (fault == "absent" && std::to_string(victim) == std::getenv("RANK")) {
     announce();
@@ -74,6 +107,8 @@ int run(const std::string& fault, int victim, const std::string& backend, int se
                                        .backend(backend)
                                        .timeout(std::chrono::seconds(seconds))
                                        .init_timeout(std::chrono::seconds(fault == "absent" ? 4 : 60)));
+  if (fault == "steady") go_on(world);
+  if (fault == "counting") count_steps(world);
   for (int i = 0; i < 3; ++i) step(world.comm(), "");
   const bool is_victim = world.rank() == victim;
   if (is_victim) {

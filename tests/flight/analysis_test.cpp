@@ -49,6 +49,22 @@ TEST(Analysis, TellsWhatIsMissingFromARankOfWhomNothingIsKnown) {
   EXPECT_THAT(all_details(report.findings[0]), HasSubstr("rank 0 waits for it in all_reduce #1"));
 }
 
+TEST(Analysis, NamesTheRanksOfALostHostTogether) {
+  Scene scene(4);
+  for (const int rank : {2, 3}) scene.call(rank, "all_reduce", 7);
+  for (const int rank : {0, 1}) {
+    scene.at(rank).condition = RankCondition::kSilent;
+    scene.at(rank).detail = "node 0 was lost";
+    scene.at(rank).snapshot.reset();
+  }
+  const auto report = scene.report();
+  ASSERT_EQ(report.findings.size(), 1U);
+  EXPECT_EQ(report.findings[0].what, "ranks 0,1 are silent: node 0 was lost");
+  EXPECT_EQ(report.findings[0].details,
+            (std::vector<std::string>{"nothing is known of what ranks 0,1 did",
+                                      "ranks 2,3 wait for it in all_reduce #1 of group world at train.cpp:7"}));
+}
+
 TEST(Analysis, NamesTheOddOneOutByOperation) {
   Scene scene(3);
   for (const int rank : {0, 2}) scene.call(rank, "all_reduce", 40);

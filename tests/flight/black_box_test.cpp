@@ -37,6 +37,7 @@ TEST(BlackBox, TellsWhatAKilledProcessWasDoing) {
     call.operation = "all_reduce";
     call.where = std::source_location::current();
     recorder.begin(call);
+    recorder.conclude("rank 0 is stopped");
     raise(SIGKILL);
   }
   int status = 0;
@@ -45,11 +46,22 @@ TEST(BlackBox, TellsWhatAKilledProcessWasDoing) {
   const auto snapshot = box.read();
   ASSERT_TRUE(snapshot);
   EXPECT_EQ(snapshot->process, child);
+  EXPECT_EQ(snapshot->verdict, "rank 0 is stopped");
   ASSERT_EQ(snapshot->calls.size(), 1U);
   EXPECT_EQ(snapshot->calls[0].operation, "all_reduce");
   EXPECT_EQ(snapshot->calls[0].sequence, 7U);
   EXPECT_EQ(snapshot->calls[0].state, CallState::kStarted);
   EXPECT_EQ(std::filesystem::path(snapshot->calls[0].file).filename(), "black_box_test.cpp");
+}
+
+TEST(BlackBox, OfAProcessWithoutALauncherIsReadByOthers) {
+  Recorder recorder;
+  recorder.introduce(5, 8);
+  const auto read = read_black_box(recorder.path());
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->rank, 5);
+  EXPECT_FALSE(read_black_box("/proc/self/fd/9999"));
+  EXPECT_FALSE(read_black_box(""));
 }
 
 TEST(BlackBox, OfAnotherSizeIsRefused) {

@@ -17,7 +17,7 @@ class Scene {
     for (int rank = 0; rank < num_ranks; ++rank) {
       RankStatus status;
       status.rank = rank;
-      status.snapshot = Snapshot{rank, num_ranks, 100 + rank, "host", {{"world", num_ranks, all}}, {}};
+      status.snapshot = Snapshot{rank, num_ranks, 100 + rank, "host", "", {{"world", num_ranks, all}}, {}};
       ranks_.push_back(std::move(status));
     }
   }

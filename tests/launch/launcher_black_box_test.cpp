@@ -30,6 +30,16 @@ TEST(LauncherBlackBox, TellsWhatTheOthersWaitedForWhenARankIsKilled) {
   launcher.expect_no_processes();
 }
 
+TEST(LauncherBlackBox, NamesTheCauseThatTheRanksFoundBeforeTheRankThatEnded) {
+  const TemporaryFolder meeting;
+  Launcher launcher(recording("blame"), {{"MEETING_FOLDER", meeting.path()}});
+  EXPECT_EQ(launcher.wait(), 3);
+  expect_parts(launcher.errors(), {"the job failed because rank 0 ate the batch", "rank 1 (pid ",
+                                   " was the first to end: exited with code 3"});
+  // The ranks have reported what they found; a second report, by one who knows less, would only hide it.
+  EXPECT_EQ(launcher.errors().find("HANG"), std::string::npos) << launcher.errors();
+}
+
 TEST(LauncherBlackBox, IsKeptBesideTheLogsOfItsAttempt) {
   const TemporaryFolder meeting;
   const TemporaryFolder logs;

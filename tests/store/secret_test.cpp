@@ -55,7 +55,7 @@ TEST(Secret, RefusesWhatIsNotSixtyFourDigitsAndDoesNotRepeatIt) {
         digits().substr(0, 63) + '\n', "0x" + digits().substr(2)}) {
     const std::string message = message_of<ConfigError>([&] { Secret::from_hex(text); });
     EXPECT_TRUE(text.empty() || message.find(text) == std::string::npos) << message;
-    expect_parts(message, {"openssl rand -hex 32"});
+    expect_parts(message, {"tessera secret"});
   }
 }
 

@@ -36,7 +36,7 @@ class Recorder {
  public:
   static constexpr std::size_t kCapacity = 512;
 
-  /// Records into memory of this process alone.
+  /// Records into memory that ends with this process.
   Recorder();
   /// Records into the black box at `path` (see BlackBox). Throws StorageError when it cannot be opened.
   explicit Recorder(const std::string& path);
@@ -44,10 +44,16 @@ class Recorder {
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
+  /// Where other processes of this user read what is recorded, even while this one is stopped.
+  const std::string& path() const;
+
   void introduce(int rank, int world_size);
 
   /// Remembers a group under the number that is returned.
   std::uint32_t add_group(const std::string& name, const std::vector<int>& ranks);
+
+  /// Why this rank cannot go on, when that is not of its own making: whoever sees it end knows where to look.
+  void conclude(const std::string& why);
 
   /// Returns a ticket for `end`.
   std::uint64_t begin(const CallStart& call);
@@ -79,8 +85,13 @@ class BlackBox {
   std::optional<Snapshot> read() const;
 
  private:
+  friend class Recorder;
+
   int descriptor_ = -1;
   Box* box_ = nullptr;
 };
+
+/// What a recorder of another process wrote at that path; nothing when it cannot be read (any more).
+std::optional<Snapshot> read_black_box(const std::string& path);
 
 }  // namespace tessera::flight

@@ -23,6 +23,7 @@ struct Snapshot {
   int world_size = 0;
   int process = 0;
   std::string host;
+  std::string verdict;  ///< why the rank cannot go on; empty while it can
   std::vector<GroupRecord> groups;
   std::vector<CallRecord> calls;  ///< the latest, oldest first
 

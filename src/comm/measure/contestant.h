@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct Contestant {
   std::function<void(at::Tensor piece, at::Tensor whole)> reduce_scatter;
   /// Makes the tensors it works on.
   std::function<at::Tensor(std::int64_t count)> allocate;
+  /// For one that is judged by its own part of a call: the seconds of the last one that were somebody else's; nothing
+  /// when the call was all its own. See Note [What our layer costs].
+  std::function<std::optional<double>()> elsewhere = nullptr;
 };
 
 /// All that work in this world.

@@ -8,6 +8,7 @@
 #include "comm/gloo/connect_gloo.h"
 #include "comm/group.h"
 #include "comm/measure/contestant.h"
+#include "comm/measure/stopwatch.h"
 #include "comm/mpi/mpi_runtime.h"
 #include "comm/process_connector.h"
 #include "comm/world_state.h"
@@ -94,9 +95,7 @@ c10::intrusive_ptr<c10d::Backend> connected_backend(const Communicator& comm) {
   return comm.process_group()->getDefaultBackend();
 }
 
-}  // namespace
-
-Communicator on_backend(const World& world, const std::string& backend) {
+Communicator connected_by(const World& world, const std::string& name, std::shared_ptr<Connector> connector) {
   const WorldContext& base = *world.state().context;
   auto context = std::make_shared<WorldContext>();
   context->rank = base.rank;
@@ -104,11 +103,25 @@ Communicator on_backend(const World& world, const std::string& backend) {
   context->launcher = base.launcher;
   context->topology = base.topology;
   context->timeout = base.timeout;
-  context->store = c10::make_intrusive<c10d::PrefixStore>("measure/" + backend, base.store);
-  context->connector = std::make_shared<ProcessConnector>(settings_for(world, backend));
+  context->store = c10::make_intrusive<c10d::PrefixStore>("measure/" + name, base.store);
+  context->connector = std::move(connector);
   std::vector<int> ranks(static_cast<std::size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return Communicator(std::make_shared<Group>(std::move(context), backend, std::move(ranks)));
+  return Communicator(std::make_shared<Group>(std::move(context), name, std::move(ranks)));
+}
+
+/// Our Gloo over the same bare one, timed apart from it.
+Contestant own_part(const World& world, const c10::intrusive_ptr<c10d::Backend>& bare) {
+  const auto watch = std::make_shared<Stopwatch>();
+  Contestant contestant = communicator("gloo's own part", connected_by(world, "timed", timed_gloo(bare, watch)), false);
+  contestant.elsewhere = [watch] { return watch->take(); };
+  return contestant;
+}
+
+}  // namespace
+
+Communicator on_backend(const World& world, const std::string& backend) {
+  return connected_by(world, backend, std::make_shared<ProcessConnector>(settings_for(world, backend)));
 }
 
 std::vector<Contestant> contestants_of(const World& world) {
@@ -118,6 +131,7 @@ std::vector<Contestant> contestants_of(const World& world) {
   // would be measured as our cost.
   all.push_back(bare("bare gloo", bare_gloo(connected_backend(gloo))));
   all.push_back(communicator("gloo", gloo, false));
+  all.push_back(own_part(world, bare_gloo(connected_backend(gloo))));
   all.push_back(communicator("gloo+ring", gloo.with_strategy(CommunicationStrategy::kRing), false));
   all.push_back(communicator("gloo+tree", gloo.with_strategy(CommunicationStrategy::kTree), false));
   const Communicator shm = on_backend(world, "shm");

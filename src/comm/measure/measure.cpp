@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -17,10 +18,13 @@ namespace {
 
 using comm::Contestant;
 
+constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
+
 /// One contestant with its tensors at one operation and size.
 struct Entry {
   CommSample sample;
   std::function<void()> once;
+  std::function<std::optional<double>()> elsewhere;
   std::int64_t iterations = 1;
 };
 
@@ -38,10 +42,14 @@ std::vector<Entry> entries_for(const Contestant& contestant, std::int64_t num_by
   const at::Tensor whole = allocate(count);
   const at::Tensor piece = allocate(count / num_ranks);
   std::vector<Entry> entries;
-  entries.push_back({{"all_reduce", contestant.name, num_bytes, {}}, [=] { contestant.all_reduce(whole); }});
-  entries.push_back({{"all_gather", contestant.name, num_bytes, {}}, [=] { contestant.all_gather(whole, piece); }});
   entries.push_back(
-      {{"reduce_scatter", contestant.name, num_bytes, {}}, [=] { contestant.reduce_scatter(piece, whole); }});
+      {{"all_reduce", contestant.name, num_bytes, {}}, [=] { contestant.all_reduce(whole); }, contestant.elsewhere});
+  entries.push_back({{"all_gather", contestant.name, num_bytes, {}},
+                     [=] { contestant.all_gather(whole, piece); },
+                     contestant.elsewhere});
+  entries.push_back({{"reduce_scatter", contestant.name, num_bytes, {}},
+                     [=] { contestant.reduce_scatter(piece, whole); },
+                     contestant.elsewhere});
   return entries;
 }
 
@@ -54,11 +62,13 @@ std::function<at::Tensor(std::int64_t)> shared_tensors(std::map<std::int64_t, at
   };
 }
 
+/// Not a number for one that is judged by its own part, when all of the call was.
 double seconds_of(const Entry& entry) {
   const auto begin = std::chrono::steady_clock::now();
   for (std::int64_t i = 0; i < entry.iterations; ++i) entry.once();
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
-  return spent.count() / static_cast<double>(entry.iterations);
+  const double others = entry.elsewhere ? entry.elsewhere().value_or(kNotANumber) : 0;
+  return (spent.count() - others) / static_cast<double>(entry.iterations);
 }
 
 double slowest(const Communicator& comm, double seconds) {
@@ -88,7 +98,8 @@ void measure_paired(const Communicator& comm, double seconds, std::vector<Entry*
   for (Entry* entry : entries) {
     entry->iterations = 3;
     seconds_of(*entry);
-    once += slowest(comm, seconds_of(*entry));
+    const double spent = slowest(comm, seconds_of(*entry));
+    if (!entry->elsewhere) once += spent;
     entry->iterations = 1;
   }
   const std::int64_t rounds = std::clamp<std::int64_t>(std::llround(seconds / once), 25, 4000);
@@ -111,7 +122,10 @@ double median(std::vector<double> values) {
 std::vector<CommSample> measure_comm(const World& world, const MeasureCommOptions& options) {
   std::vector<CommSample> samples;
   std::vector<Contestant> contestants = comm::contestants_of(world);
-  std::erase_if(contestants, [&](const Contestant& contestant) { return !wanted(options, contestant.name); });
+  // A part of a call is compared with single calls only.
+  std::erase_if(contestants, [&](const Contestant& contestant) {
+    return !wanted(options, contestant.name) || (contestant.elsewhere && options.paired_seconds() == 0);
+  });
   if (contestants.empty()) throw ConfigError("no contestant is left to measure; check the names given");
   for (const std::int64_t num_bytes : options.sizes()) {
     std::vector<Entry> entries;
@@ -134,7 +148,10 @@ std::vector<CommSample> measure_comm(const World& world, const MeasureCommOption
     } else {
       measure_size(world.comm(), options, entries);
     }
-    for (auto& entry : entries) samples.push_back(std::move(entry.sample));
+    for (auto& entry : entries) {
+      const auto& seconds = entry.sample.seconds;
+      if (!seconds.empty() && !std::isnan(seconds.front())) samples.push_back(std::move(entry.sample));
+    }
   }
   return samples;
 }

@@ -45,7 +45,8 @@ std::string to_json(const RankAddress& address) {
   return dump({{"address", address.address},
                {"port", address.port},
                {"process_space", address.process_space},
-               {"process", address.process}});
+               {"process", address.process},
+               {"black_box", address.black_box}});
 }
 
 RankAddress rank_address_from_json(std::string_view text) {
@@ -54,6 +55,7 @@ RankAddress rank_address_from_json(std::string_view text) {
     object.at("port").get_to(address.port);
     object.at("process_space").get_to(address.process_space);
     object.at("process").get_to(address.process);
+    object.at("black_box").get_to(address.black_box);
   });
 }
 

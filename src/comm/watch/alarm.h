@@ -33,6 +33,7 @@ struct RankAddress {
   int port = 0;
   std::string process_space;  ///< equal for ranks that see each other's processes
   int process = 0;
+  std::string black_box;  ///< what it records, for processes of the same space
 };
 
 std::string to_json(const RankAddress& address);

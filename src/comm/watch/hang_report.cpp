@@ -1,26 +1,20 @@
 #include "comm/watch/hang_report.h"
 
 #include <tessera/core/error.h>
+#include <tessera/flight/clock.h>
+#include <tessera/flight/process_state.h>
+#include <tessera/flight/recorder.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <set>
 #include <vector>
 
-#include "comm/watch/process_state.h"
-
 namespace tessera::comm {
 namespace {
-
-std::int64_t now_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
-}
 
 /// A rank that did not answer: what its host says of it, where that is this host.
 flight::RankStatus unanswered(const JobKeys& keys, int rank, bool connection_broke) {
@@ -32,15 +26,16 @@ flight::RankStatus unanswered(const JobKeys& keys, int rank, bool connection_bro
     return status;
   }
   const RankAddress address = rank_address_from_json(*text);
-  if (address.process_space != process_space()) {
+  if (address.process_space != flight::process_space()) {
     // A process that ends closes its connections; a host that is cut off does not.
     status.condition = connection_broke ? flight::RankCondition::kDead : flight::RankCondition::kSilent;
     status.detail = "process " + std::to_string(address.process) + " on another host, at " + address.address;
     return status;
   }
-  const ProcessState state = state_of_process(address.process);
+  const flight::ProcessState state = flight::state_of_process(address.process);
   status.condition = state.condition;
   status.detail = state.detail;
+  status.snapshot = flight::read_black_box(address.black_box);
   return status;
 }
 
@@ -103,7 +98,7 @@ flight::HangReport collect_report(const JobKeys& keys, int number, const Alarm& 
     const auto& answer = answers[static_cast<std::size_t>(rank)];
     ranks.push_back(answer ? answered(rank, *answer) : unanswered(keys, rank, broken.contains(rank)));
   }
-  return flight::analyse(alarm.trigger, alarm.fatal(), now_ns(), size, std::move(ranks));
+  return flight::analyse(alarm.trigger, alarm.fatal(), flight::now_ns(), size, std::move(ranks));
 }
 
 void publish(const flight::HangReport& report, int number, const std::string& folder) {

@@ -1,12 +1,11 @@
 #include "comm/watch/neighbour.h"
 
 #include <tessera/core/error.h>
+#include <tessera/flight/process_state.h>
 
 #include <unistd.h>
 
 #include <utility>
-
-#include "comm/watch/process_state.h"
 
 namespace tessera::comm {
 namespace {
@@ -37,8 +36,9 @@ Neighbour::Neighbour(Settings settings, const JobKeys& keys, const store::Secret
   RankAddress own;
   own.address = settings_.address;
   own.port = server_.port();
-  own.process_space = process_space();
+  own.process_space = flight::process_space();
   own.process = getpid();
+  own.black_box = settings_.black_box;
   keys_.store().set(keys_.address(settings_.rank), to_json(own));
   thread_ = std::thread([this] { run(); });
 }

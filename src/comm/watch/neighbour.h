@@ -30,6 +30,7 @@ class Neighbour {
     int size = 1;
     std::string address;  ///< of this rank, as its neighbour reaches it
     std::chrono::milliseconds silence{5000};
+    std::string black_box;  ///< see RankAddress
   };
   /// A neighbour whose connection broke, which the end of its process explains, or who only fell silent.
   struct Loss {

@@ -1,16 +1,17 @@
 #include "comm/watch/watch.h"
 
 #include <tessera/core/error.h>
+#include <tessera/flight/clock.h>
+#include <tessera/flight/process_state.h>
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <utility>
 
 #include "comm/watch/hang_report.h"
-#include "comm/watch/process_state.h"
 #include "comm/watch/thread_stack.h"
 
 namespace tessera::comm {
@@ -26,17 +27,17 @@ constexpr std::chrono::milliseconds kReportTakes{3000};
 constexpr int kCommErrorExitCode = 3;
 
 std::chrono::nanoseconds age_of(const CallRecord& call) {
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec) -
-         std::chrono::nanoseconds(call.started_ns);
+  return std::chrono::nanoseconds(flight::now_ns() - call.started_ns);
 }
 
-std::string seconds_text(std::chrono::nanoseconds time) {
-  char text[32];  // NOLINT(*-avoid-c-arrays)
-  std::snprintf(text, sizeof(text), "%.1f s", std::chrono::duration<double>(time).count());
-  return text;
+/// Then they are not slow: an alarm that says so is on its way.
+bool somebody_is_lost(const flight::HangReport& report) {
+  return std::any_of(report.ranks.begin(), report.ranks.end(), [](const flight::RankStatus& status) {
+    return status.condition != flight::RankCondition::kWaiting && status.condition != flight::RankCondition::kRunning;
+  });
 }
+
+std::string seconds_text(std::chrono::nanoseconds time) { return flight::seconds_text(time.count()); }
 
 }  // namespace
 
@@ -49,6 +50,7 @@ Watch::Watch(WatchSettings settings, JobKeys keys, const store::Secret& secret, 
   ring.size = settings_.size;
   ring.address = settings_.address;
   ring.silence = settings_.silence;
+  ring.black_box = recorder_.path();
   neighbour_ = std::make_unique<Neighbour>(ring, keys_, secret, [this](const Neighbour::Loss& loss) { lost(loss); });
   listener_ = std::thread([this] { listen(); });
   looker_ = std::thread([this] { look(); });
@@ -126,7 +128,7 @@ void Watch::conclude(int number, const Alarm& alarm) {
   std::string told = alarm.trigger;
   if (alarm.by == settings_.rank) {
     const auto report = collect_report(keys_, number, alarm, settings_.size, kPatience);
-    if (is_stopping()) return;
+    if (is_stopping() || (!alarm.fatal() && somebody_is_lost(report))) return;
     publish(report, number, settings_.log_folder);
     if (!report.findings.empty()) told = report.findings.front().what;
     keys_.store().set(keys_.told(number), told);
@@ -136,6 +138,7 @@ void Watch::conclude(int number, const Alarm& alarm) {
     } catch (const store::StoreTimeout&) {  // NOLINT(bugprone-empty-catch): who was to report is gone, too
     }
   }
+  if (alarm.fatal()) recorder_.conclude(told);
   // After a call that only failed, those who wait with it fail too, in their own time; others may be busy elsewhere.
   if (alarm.kind == AlarmKind::kLost) set_verdict(told);
   if (!alarm.fatal()) return;
@@ -174,10 +177,11 @@ void Watch::lost(const Neighbour::Loss& loss) {
   if (is_stopping() || !loss.silent) return;  // one that ended is missed only by those who wait for it: see look()
   const std::string who = "rank " + std::to_string(loss.rank);
   if (loss.rank == settings_.store_host) {
-    const bool visible = loss.address.process_space == process_space();
-    const ProcessState state = visible ? state_of_process(loss.address.process)
-                                       : ProcessState{flight::RankCondition::kSilent, "at " + loss.address.address};
-    return store_is_lost(who + ", which hosts it, " + flight::verb(state.condition) + ": " + state.detail);
+    const bool visible = loss.address.process_space == flight::process_space();
+    const flight::ProcessState state =
+        visible ? flight::state_of_process(loss.address.process)
+                : flight::ProcessState{flight::RankCondition::kSilent, "at " + loss.address.address};
+    return store_is_lost(who + " " + flight::verb(state.condition) + ": " + state.detail);
   }
   try {
     raise({AlarmKind::kLost, settings_.rank, loss.rank,
@@ -240,7 +244,9 @@ void Watch::explain(const std::string& failure) {
 
 void Watch::store_is_lost(const std::string& reason) {
   const auto call = recorder_.oldest_under_way();
-  const std::string text = "the job's store is lost, so the ranks cannot say why: " + reason;
+  const int host = settings_.store_host;
+  const std::string text = "the job's store" + (host < 0 ? "" : ", which rank " + std::to_string(host) + " hosts,") +
+                           " is lost, so the ranks cannot say why: " + reason;
   std::fprintf(stderr, "tessera: rank %d: %s; this rank %s\n", settings_.rank, text.c_str(),
                call ? ("is in " + to_string(*call)).c_str() : "is in no call");
   set_verdict(text);

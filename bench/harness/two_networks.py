@@ -1,13 +1,10 @@
-"""Two network namespaces of this machine, joined by a link of a known rate. Needs the rights of root."""
+"""Two network namespaces of this machine, joined by a link. Needs the rights of root."""
 
 import os
 import subprocess
 from pathlib import Path
 
-PREFIX = "tessera-bench-"
-RATE = "1 Gbit/s"
-# One millisecond at the rate: above the largest packet before segmentation (64 KB), and far below what a sample sends.
-SHAPE = ["tbf", "rate", "1gbit", "burst", "128kb", "latency", "50ms"]
+PREFIX = "tessera-net-"
 
 
 def run(*command):
@@ -26,13 +23,15 @@ def remove_leftovers():
             run("ip", "netns", "delete", name)
 
 
-class ShapedLink:
-    """`with ShapedLink() as link:` makes both; leaving removes them, and the link with them."""
+class TwoNetworks:
+    """`with TwoNetworks() as link:` makes both; leaving removes them, and the link with them."""
 
     interface = "link0"
 
-    def __init__(self):
+    def __init__(self, shape=()):
+        """`shape` are words for `tc qdisc add`, for both directions; without any the link is as fast as memory."""
         self.names = [f"{PREFIX}{os.getpid()}-{node}" for node in (0, 1)]
+        self.shape = list(shape)
         self.made = []
 
     @staticmethod
@@ -42,6 +41,10 @@ class ShapedLink:
     def inside(self, node):
         """What goes before a command that shall run on a node."""
         return ["ip", "netns", "exec", self.names[node]]
+
+    def cut(self):
+        """Packets vanish from now on; nobody is told."""
+        run("ip", "-n", self.names[1], "link", "set", self.interface, "down")
 
     def __enter__(self):
         remove_leftovers()
@@ -57,7 +60,8 @@ class ShapedLink:
                 run("ip", "-n", name, "address", "add", f"{self.address(node)}/24", "dev", self.interface)
                 run("ip", "-n", name, "link", "set", "lo", "up")
                 run("ip", "-n", name, "link", "set", self.interface, "up")
-                run("tc", "-n", name, "qdisc", "add", "dev", self.interface, "root", *SHAPE)
+                if self.shape:
+                    run("tc", "-n", name, "qdisc", "add", "dev", self.interface, "root", *self.shape)
         except BaseException:
             self.__exit__()
             raise

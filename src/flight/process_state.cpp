@@ -1,4 +1,4 @@
-#include "comm/watch/process_state.h"
+#include <tessera/flight/process_state.h>
 
 #include <unistd.h>
 
@@ -6,7 +6,7 @@
 #include <climits>
 #include <fstream>
 
-namespace tessera::comm {
+namespace tessera::flight {
 
 std::string process_space() {
   std::array<char, 256> host{};
@@ -17,7 +17,6 @@ std::string process_space() {
 }
 
 ProcessState state_of_process(int process) {
-  using flight::RankCondition;
   std::ifstream file("/proc/" + std::to_string(process) + "/stat");
   std::string text;
   std::getline(file, text);
@@ -38,4 +37,4 @@ ProcessState state_of_process(int process) {
   }
 }
 
-}  // namespace tessera::comm
+}  // namespace tessera::flight

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace tessera::flight {
+
+/// The clock of all records, in nanoseconds since 1970: that of the system, so that hosts can be compared.
+std::int64_t now_ns();
+
+/// "5.0 s"
+std::string seconds_text(std::int64_t nanoseconds);
+
+}  // namespace tessera::flight
