@@ -16,10 +16,10 @@ from launch.contestants import PEER_VARIABLES, fault_rank, peer_rank, tessera, t
 from launch.contestants import faults as table
 from launch.contestants import two_hosts
 
-ROUNDS = 3
+ROUNDS = 2
 VICTIM = 2
 CAP = 120          # seconds that the peer is given
-PEERS_AT_A_TIME = 4
+PEERS_AT_A_TIME = 8  # they mostly wait
 WHAT = {
     "kill": "SIGKILL", "stop": "SIGSTOP", "abort": "abort()", "throw": "an exception", "loop": "an infinite loop",
     "read": "a blocked read", "slow": "7 s of work (no fault)", "exit": "exit(0) amid the job",

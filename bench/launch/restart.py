@@ -15,9 +15,10 @@ KILLS = 50
 PEER_KILLS = 10
 RANKS = 2
 SECONDS = 1.5
-PEER_CAP = 30        # seconds for a restart of the peer, then it counts as none
+PEER_CAP = 20        # seconds for a restart of the peer, then it counts as none
 TRAINS_FOR = 0.2     # before the next kill
-SAYS = re.compile(r"rank (\d+) of generation (\d+) is process (\d+)")
+# From the line's beginning: the launcher repeats the last lines of a rank that failed.
+SAYS = re.compile(r"^(?:\[rank \d+\] )?rank (\d+) of generation (\d+) is process (\d+)")
 
 
 class Victims:

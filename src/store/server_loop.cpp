@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 
 #include "store/sockets.h"
 
@@ -28,14 +29,28 @@ constexpr std::chrono::milliseconds kGrace{50};
 /// A client that does not take its answers gets no further requests answered.
 constexpr std::size_t kEnoughOutputBytes = std::size_t{1} << 20;
 
+/// What strangers may cost in so much time is saved up for a crowd: at a hundredth, for a thousand of them.
+constexpr std::chrono::seconds kSavedUp{5};
+
+std::chrono::nanoseconds saved_up(const ServerOptions& options) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(options.strangers_share * kSavedUp);
+}
+
+/// What this thread has worked. Not the clock: others may have had the core meanwhile.
+std::chrono::nanoseconds thread_time() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
 void require_valid(const ServerOptions& options) {
   if (options.handshake_timeout.count() > 0 && options.silence_limit.count() > 0 && options.max_unauthenticated > 0 &&
-      options.max_output_bytes > 0) {
+      options.max_output_bytes > 0 && options.strangers_share > 0) {
     return;
   }
   throw ConfigError(
-      "the store's handshake_timeout, silence_limit, max_unauthenticated and max_output_bytes must be larger than 0; "
-      "at least one is not");
+      "the store's handshake_timeout, silence_limit, max_unauthenticated, max_output_bytes and strangers_share must be "
+      "larger than 0; at least one is not");
 }
 
 }  // namespace
@@ -48,7 +63,8 @@ ServerLoop::ServerLoop(Descriptor listener, const Secret& secret, const ServerOp
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       handler_([this](ConnectionId id, const Response& response) { answer(id, response); }),
       next_id_(kFirstId),
-      next_look_(Clock::now()) {
+      next_look_(Clock::now()),
+      budget_(options.strangers_share, saved_up(options), Clock::now()) {
   require_valid(options);
   if (!epoll_ || !wake_) {
     throw CommError(std::string("the store gets no file descriptors: ") + std::strerror(errno) +
@@ -94,16 +110,45 @@ void ServerLoop::handle_event(const epoll_event& event) {
   const auto found = connections_.find(event.data.u64);
   if (found == connections_.end()) return;
   Connection& connection = *found->second;
-  if ((event.events & EPOLLOUT) != 0) {
-    // The peer took something, slowly: that is a sign of life too.
-    connection.last_heard = Clock::now();
-    write_some(found->first, connection);
+  if (connection.authenticated) {
+    handle(found->first, connection, event.events);
+  } else {
+    handle_stranger(found->first, connection, event.events);
   }
-  if ((event.events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) read_some(found->first, connection);
   settle();
 }
 
+void ServerLoop::handle(ConnectionId id, Connection& connection, std::uint32_t events) {
+  if ((events & EPOLLOUT) != 0) {
+    // The peer took something, slowly: that is a sign of life too.
+    connection.last_heard = Clock::now();
+    write_some(id, connection);
+  }
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) read_some(id, connection);
+}
+
+void ServerLoop::handle_stranger(ConnectionId id, Connection& connection, std::uint32_t events) {
+  const auto begin = thread_time();
+  handle(id, connection, events);
+  const auto spent = thread_time() - begin;
+  if (!connection.authenticated) {
+    connection.spent += spent;
+    return charge(spent);
+  }
+  budget_.give_back(connection.spent);
+  if (!budget_.overdrawn()) resume_listening();
+}
+
+/// See Note [What strangers may cost].
+void ServerLoop::charge(std::chrono::nanoseconds spent) {
+  const auto now = Clock::now();
+  budget_.spend(spent, now);
+  if (budget_.overdrawn()) pause_listening(budget_.solvent_at(now));
+}
+
 void ServerLoop::accept_some() {
+  const auto begin = thread_time();
+  const ConnectionId first = next_id_;
   for (int i = 0; i < kAcceptsInARow; ++i) {
     if (!make_place()) break;
     Descriptor connected(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -117,6 +162,13 @@ void ServerLoop::accept_some() {
     if (errno != EINTR && errno != ECONNABORTED) break;
   }
   settle();
+  if (next_id_ == first) return;
+  const auto each = (thread_time() - begin) / static_cast<std::int64_t>(next_id_ - first);
+  for (ConnectionId id = first; id < next_id_; ++id) {
+    const auto found = connections_.find(id);
+    if (found != connections_.end()) found->second->spent += each;
+    charge(each);
+  }
 }
 
 bool ServerLoop::make_place() {
@@ -134,8 +186,9 @@ bool ServerLoop::make_place() {
 
 /// A listener that is not served would report itself again and again.
 void ServerLoop::pause_listening(Clock::time_point until) {
-  watch(EPOLL_CTL_MOD, listener_.get(), kListenerId, 0);
+  if (listening_) watch(EPOLL_CTL_MOD, listener_.get(), kListenerId, 0);
   listening_ = false;
+  pause_end_ = until;
   next_look_ = std::min(next_look_, until);
 }
 
@@ -230,7 +283,7 @@ void ServerLoop::settle() {
     }
     for (const ConnectionId id : std::exchange(closing_, {})) drop(id);
   }
-  if (waits_for_place_ && !full()) resume_listening();
+  if (waits_for_place_ && !full() && !budget_.overdrawn()) resume_listening();
 }
 
 void ServerLoop::drop(ConnectionId id) {
@@ -248,9 +301,10 @@ void ServerLoop::drop_late(Clock::time_point now) {
                                                 : now - connection->accepted > options_.handshake_timeout;
     if (late) close_later(id, *connection);
   }
-  resume_listening();
+  if (now >= pause_end_) resume_listening();
   const auto period = std::min(options_.silence_limit, options_.handshake_timeout) / 8;
   next_look_ = now + std::clamp(period, std::chrono::milliseconds(5), std::chrono::milliseconds(250));
+  if (!listening_) next_look_ = std::min(next_look_, pause_end_);
   settle();
 }
 

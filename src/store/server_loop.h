@@ -15,6 +15,7 @@
 #include "store/channel.h"
 #include "store/frame_stream.h"
 #include "store/request_handler.h"
+#include "store/stranger_budget.h"
 
 namespace tessera::store {
 
@@ -42,12 +43,16 @@ class ServerLoop {
     Clock::time_point accepted;
     Clock::time_point last_heard;
     std::uint32_t events = EPOLLIN;
+    std::chrono::nanoseconds spent{0};  ///< on it, while it had not proved the secret
     bool authenticated = false;
     bool closing = false;
   };
 
   void handle_safely(const epoll_event& event);
   void handle_event(const epoll_event& event);
+  void handle(ConnectionId id, Connection& connection, std::uint32_t events);
+  void handle_stranger(ConnectionId id, Connection& connection, std::uint32_t events);
+  void charge(std::chrono::nanoseconds spent);
   void accept_some();
   bool full() const { return unauthenticated_.size() >= options_.max_unauthenticated; }
   bool make_place();
@@ -78,6 +83,8 @@ class ServerLoop {
   std::vector<ConnectionId> closing_;
   ConnectionId next_id_;
   Clock::time_point next_look_;
+  StrangerBudget budget_;
+  Clock::time_point pause_end_;
   bool listening_ = true;
   bool waits_for_place_ = false;
   std::atomic<bool> stopping_ = false;

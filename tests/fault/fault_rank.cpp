@@ -1,7 +1,7 @@
 // A rank that does a few steps and then, if it is the victim, one of the things that go wrong in practice.
 //   fault_rank FAULT VICTIM BACKEND TIMEOUT_SECONDS
-// With the fault `steady` it goes on until somebody ends it, with `counting` rank 0 says how far it came as well; `busy`
-// computes for 20 s, which is no fault.
+// `steady` goes on until somebody ends it; with `counting` rank 0 says how far it came as well; `busy` computes for
+// 20 s, which is no fault.
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
 

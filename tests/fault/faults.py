@@ -68,16 +68,14 @@ class Shot:
     """Sends a signal to a rank, some time after it has said which process it is."""
 
     def __init__(self, victim, number, delay):
-        self.pattern = re.compile(rf"rank {victim} of generation \d+ is process (\d+)")
+        # From the line's beginning: the launcher repeats the last lines of a rank that failed.
+        self.pattern = re.compile(rf"^\[rank {victim}\] rank {victim} of generation \d+ is process (\d+)")
         self.number = number
         self.delay = delay
         self.time = None
-        self.aimed = False
 
     def __call__(self, line):
-        found = self.pattern.search(line)
-        if found and not self.aimed:  # the launcher repeats the last lines of a rank
-            self.aimed = True
+        if found := self.pattern.search(line):
             threading.Timer(self.delay, self.fire, [int(found.group(1))]).start()
 
     def fire(self, pid):

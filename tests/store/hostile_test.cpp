@@ -69,7 +69,9 @@ void attack(int port, const std::vector<std::string>& recorded, std::mt19937& ra
 TEST(HostileClients, TenThousandConnectionsDisturbNeitherCountsNorDescriptors) {
   constexpr int kNumConnections = 10'000;
   constexpr std::chrono::seconds kMost{20};
-  const LocalStore local;
+  ServerOptions options;
+  options.strangers_share = 1;  // all are let in, as fast as they come
+  const LocalStore local(options);
   const auto recorded = recorded_conversation(local.secret);
   StoreClient client = local.client();
   StoreClient witness = local.client();
@@ -103,6 +105,33 @@ TEST(HostileClients, TenThousandConnectionsDisturbNeitherCountsNorDescriptors) {
   RecordProperty("connections", num_connections);
   RecordProperty("adds", std::to_string(num_adds));
   EXPECT_EQ(num_connections, kNumConnections) << "the machine was too slow to make all of them in time";
+}
+
+TEST(HostileClients, WaitOutsideWhenTheyCostTooMuchAndDoNotKeepClientsOut) {
+  constexpr int kNumConnections = 1300;
+  ServerOptions options;
+  options.strangers_share = 0.02;
+  const LocalStore local(options);
+  const auto recorded = recorded_conversation(local.secret);
+  StoreClient client = local.client();
+  std::atomic<bool> finished = false;
+  std::atomic<int> num_attacks = 0;
+  std::thread attacking([&] {
+    std::mt19937 random(7);  // NOLINT(bugprone-random-generator-seed)
+    while (!finished && num_attacks < kNumConnections) {
+      attack(local.server.port(), recorded, random);
+      ++num_attacks;
+    }
+  });
+  // More than is saved up for strangers.
+  EXPECT_TRUE(eventually([&] { return num_attacks > 1200; }));
+  const auto begin = Clock::now();
+  for (int i = 0; i < 200; ++i) client.add("counter", 1);
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
+  StoreClient late = local.client();
+  EXPECT_EQ(late.add("counter", 0), 200);
+  finished = true;
+  attacking.join();
 }
 
 }  // namespace

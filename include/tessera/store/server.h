@@ -17,6 +17,8 @@ struct ServerOptions {
   std::chrono::milliseconds silence_limit{5000};
   /// Connections that have not proved the secret yet; one more drops the oldest, whose client tries again.
   std::size_t max_unauthenticated = 512;
+  /// Of a core's time, for connections that do not prove the secret. Above it, new ones have to wait.
+  double strangers_share = 0.01;
   /// Answers that a client has not taken yet; more drops it.
   std::size_t max_output_bytes = std::size_t{256} << 20;
 };
