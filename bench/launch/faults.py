@@ -22,7 +22,7 @@ CAP = 120          # seconds that the peer is given
 PEERS_AT_A_TIME = 8  # they mostly wait
 WHAT = {
     "kill": "SIGKILL", "stop": "SIGSTOP", "abort": "abort()", "throw": "an exception", "loop": "an infinite loop",
-    "read": "a blocked read", "slow": "7 s of work (no fault)", "exit": "exit(0) amid the job",
+    "read": "a blocked read", "slow": "7 s of work (no fault)", "debug": "8 s in a debugger (no fault)", "exit": "exit(0) amid the job",
     "skip": "skips a collective", "operation": "another operation", "shape": "another shape",
     "dtype": "another dtype", "absent": "never starts", "store_rank": "rank 0, with the store, killed",
     "host": "the store's host fails", "cut": "the link is cut",
@@ -46,6 +46,8 @@ def seconds_until_over(job, begin, exit_code):
 
 def peer_on_one_host(context, name):
     fault, victim = ("kill", 0) if name == "store_rank" else (name, VICTIM)
+    if name == "debug":
+        return {"seconds": None, "exit_code": None, "blames": None, "victim": victim, "not_run": True}
     job = contestants.job.Job(
         [*torchrun(context, table.RANKS, "--master-addr", "127.0.0.1", "--master-port", free_port()),
          peer_rank(context), fault, victim], PEER_VARIABLES)
@@ -118,6 +120,8 @@ def shown(seconds):
 
 
 def peer_cell(figure):
+    if figure.get("not_run"):
+        return "-"
     if figure["seconds"] is None:
         return f"> {CAP}"
     blames = figure["blames"]

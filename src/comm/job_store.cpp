@@ -17,9 +17,6 @@ using std::chrono::milliseconds;
 using GivenSecret = std::optional<store::Secret>;
 
 constexpr const char* kLoopback = "127.0.0.1";
-/// A rank that stands in a debugger, or a host that swaps, is not dead. One that is gone closes its connection at once.
-constexpr milliseconds kSilenceLimit{30'000};
-
 bool is_on_one_host(const LaunchEnvironment& launch) { return launch.local_size == launch.size; }
 
 std::string this_rank(const LaunchEnvironment& launch) { return " (this is rank " + std::to_string(launch.rank) + ")"; }
@@ -60,16 +57,15 @@ std::shared_ptr<JobStore> serve(const std::string& address, int port, const Give
   Listener listener = listen_on(address, port);
   auto place = place_at(address, listener.port());
   if (!secret) place->published = std::make_unique<store::HostSecret>(place->port);
-  store::ServerOptions options;
-  options.silence_limit = kSilenceLimit;
   place->server =
-      std::make_unique<store::StoreServer>(listener.release(), secret ? *secret : place->published->secret(), options);
+      std::make_unique<store::StoreServer>(listener.release(), secret ? *secret : place->published->secret());
   return place;
 }
 
-std::shared_ptr<JobStore> joined(std::shared_ptr<JobStore> place, const GivenSecret& secret, milliseconds timeout) {
+std::shared_ptr<JobStore> joined(std::shared_ptr<JobStore> place, const GivenSecret& secret, milliseconds timeout,
+                                 milliseconds silence) {
   store::ClientOptions options;
-  options.silence_limit = kSilenceLimit;
+  options.silence_limit = silence;
   const auto connect = [&](const auto& key) {
     return store::StoreClient::connect(place->address, place->port, key, timeout, options);
   };
@@ -155,8 +151,8 @@ std::shared_ptr<JobStore> find_place(const LaunchEnvironment& launch, const Give
 bool rank_zero_hosts(const LaunchEnvironment& launch) { return launch.store_address.empty(); }
 
 std::shared_ptr<JobStore> reach_job_store(const LaunchEnvironment& launch, const GivenSecret& secret,
-                                          milliseconds timeout) {
-  return joined(find_place(launch, secret, timeout), secret, timeout);
+                                          milliseconds timeout, milliseconds silence) {
+  return joined(find_place(launch, secret, timeout), secret, timeout, silence);
 }
 
 }  // namespace tessera::comm

@@ -29,8 +29,9 @@ bool rank_zero_hosts(const LaunchEnvironment& launch);
 /// Hosts the job's store or connects to it; which of the two, and where, follows from what the launcher told.
 /// `secret` is what the job was given. Without one, a store on the loopback address of a single host makes its own; any
 /// other is refused with ConfigError, on every rank.
+/// A store that was silent for `silence` is taken for lost.
 /// Collective: over the job. Blocks: until the store is reached, at most `timeout`.
 std::shared_ptr<JobStore> reach_job_store(const LaunchEnvironment& launch, const std::optional<store::Secret>& secret,
-                                          std::chrono::milliseconds timeout);
+                                          std::chrono::milliseconds timeout, std::chrono::milliseconds silence);
 
 }  // namespace tessera::comm

@@ -1,6 +1,7 @@
 #include "comm/rendezvous.h"
 
 #include <tessera/core/error.h>
+#include <tessera/flight/rank_set.h>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -27,16 +28,16 @@ class Agreement {
 
   /// Note [Agreeing on the nodes]
   /// Each rank knows its own node only. It counts itself against the two regular layouts; the last to come reads the
-  /// counts and publishes the verdict. One message or two a rank, whatever the size of the job; only an irregular
-  /// layout needs the table.
+  /// counts and publishes the verdict. A few messages a rank, whatever the size of the job; only an irregular layout
+  /// needs the table.
   Topology topology() {
     const Topology blocks = Topology::blocks(launch_.size, launch_.local_size);
     const Topology cyclic = Topology::cyclic(launch_.size, launch_.num_nodes);
     if (launch_.num_nodes > 1) {
       if (!fits(blocks)) add("not_blocks", 1);
       if (!fits(cyclic)) add("not_cyclic", 1);
-      client_.set(node_key(launch_.rank), std::to_string(launch_.node));
     }
+    client_.set(node_key(launch_.rank), std::to_string(launch_.node));  // also tells who came
     const std::int64_t arrived = add("arrived", 1);
     if (arrived == launch_.size) {
       const bool regular = launch_.num_nodes == 1 || add("not_blocks", 0) == 0;
@@ -86,8 +87,8 @@ class Agreement {
       return client_.get(prefix_ + "topology", hosts ? timeout_ + kHostLingers : timeout_);
     } catch (const store::StoreTimeout&) {
       throw CommError(count_text(arrived) + " of " + std::to_string(launch_.size) + " ranks came within " +
-                      std::to_string(timeout_.count()) + " ms (this is rank " + std::to_string(launch_.rank) +
-                      "); look at the output of the missing ones");
+                      std::to_string(timeout_.count()) + " ms" + missing_text() + " (this is rank " +
+                      std::to_string(launch_.rank) + "); look at the output of the missing ones");
     }
   }
 
@@ -100,6 +101,23 @@ class Agreement {
     }
   }
 
+  /// Who has not come. In a large job only the first that asks is told, or all would ask for all.
+  std::string missing_text() {
+    constexpr int kFew = 64;
+    try {
+      const bool first = add("asked_who", 1) == 1;
+      if (launch_.size > kFew && !first) return "";
+      std::vector<int> missing;
+      for (int rank = 0; rank < launch_.size; ++rank) {
+        if (!client_.try_get(node_key(rank))) missing.push_back(rank);
+      }
+      if (missing.empty()) return "";
+      return std::string("; ") + (missing.size() == 1 ? "rank " : "ranks ") + flight::ranks_text(missing) + " did not";
+    } catch (const CommError&) {
+      return "";
+    }
+  }
+
   store::StoreClient& client_;
   const LaunchEnvironment& launch_;
   const std::string prefix_;
@@ -108,14 +126,15 @@ class Agreement {
 
 }  // namespace
 
-Rendezvous meet(const LaunchEnvironment& launch, const std::optional<store::Secret>& secret, milliseconds timeout) {
+Rendezvous meet(const LaunchEnvironment& launch, const std::optional<store::Secret>& secret, milliseconds timeout,
+                milliseconds silence) {
   Rendezvous rendezvous;
   if (launch.size == 1) {
     rendezvous.store = c10::make_intrusive<c10d::HashStore>();
     rendezvous.local_address = "127.0.0.1";
     return rendezvous;
   }
-  const auto place = reach_job_store(launch, secret, timeout);
+  const auto place = reach_job_store(launch, secret, timeout, silence);
   // A restarted job must not see its predecessor's keys.
   const std::string prefix = "tessera/" + launch.generation;
   Agreement agreement(*place->client, launch, prefix + "/", timeout);

@@ -25,10 +25,11 @@ struct Rendezvous {
   Topology topology = Topology::blocks(1, 1);
 };
 
-/// `secret` is what the job was given, if anything: see reach_job_store().
+/// `secret` is what the job was given, if anything, and `silence` how long the store may give no sign of life: see
+/// reach_job_store().
 /// Collective: over the job. Blocks: until all processes have come, at most `timeout`.
 /// Throws CommError saying how many are missing.
 Rendezvous meet(const LaunchEnvironment& launch, const std::optional<store::Secret>& secret,
-                std::chrono::milliseconds timeout);
+                std::chrono::milliseconds timeout, std::chrono::milliseconds silence);
 
 }  // namespace tessera::comm

@@ -3,6 +3,7 @@
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -50,6 +51,18 @@ std::shared_ptr<comm::WorldContext> comm::make_context(const WorldOptions& optio
   return context;
 }
 
+namespace {
+
+/// A host that swaps is not dead, and one that is gone closes its connections at once: so not less than half a minute.
+/// Who wants to wait for longer, in a debugger, says so by `lost_after`.
+std::chrono::milliseconds store_silence(const WorldOptions& options) {
+  constexpr std::chrono::milliseconds kLeast = std::chrono::seconds(30);
+  constexpr std::chrono::milliseconds kForGood = std::chrono::hours(24);
+  return options.lost_after().count() == 0 ? kForGood : std::max(kLeast, options.lost_after());
+}
+
+}  // namespace
+
 World init(const WorldOptions& options) {
   const comm::GetVariable environment = comm::process_environment();
   const comm::LaunchEnvironment launch = comm::read_launch_environment(environment);
@@ -60,7 +73,7 @@ World init(const WorldOptions& options) {
     context->recorder->introduce(launch.rank, launch.size);
   }
   const auto secret = comm::given_secret(environment, options.secret_file());
-  const comm::Rendezvous rendezvous = comm::meet(launch, secret, options.init_timeout());
+  const comm::Rendezvous rendezvous = comm::meet(launch, secret, options.init_timeout(), store_silence(options));
   context->topology = rendezvous.topology;
   context->store = rendezvous.store;
   comm::ProcessConnector::Settings settings;

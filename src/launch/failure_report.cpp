@@ -62,15 +62,15 @@ std::string verdict_of(const Rank& rank) {
   return snapshot ? snapshot->verdict : "";
 }
 
-std::vector<std::string> failure_report(const Attempt& attempt, const RunPlan& plan, int generation) {
+std::vector<std::string> failure_report(const Attempt& attempt, const RunPlan& plan, int generation,
+                                        const std::string& cause) {
   const Rank& first = *attempt.first_failure();
-  const std::string verdict = verdict_of(first);
   std::vector<std::string> report;
-  report.push_back(verdict.empty()
+  report.push_back(cause.empty()
                        ? "tessera run: the job failed because of rank " + std::to_string(first.number) +
                              (plan.num_nodes > 1 ? " of node " + std::to_string(plan.node_rank) + ", this one:" : ":")
-                       : "tessera run: the job failed because " + verdict);
-  report.push_back("  " + title_of(first) + (verdict.empty() ? " " : " was the first to end: ") +
+                       : "tessera run: the job failed because " + cause);
+  report.push_back("  " + title_of(first) + (cause.empty() ? " " : " was the first to end: ") +
                    exit_meaning(first.death->wait_status) + ", " +
                    duration_for_people(first.death->time - attempt.start_time()) + " after the start");
   const OutputTail& tail = first.output->tail();

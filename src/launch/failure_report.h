@@ -8,9 +8,10 @@
 namespace tessera::launch {
 
 /// What happened to an attempt whose rank `first_failure()` failed: the cause with what it wrote, then every other rank
-/// in a line.
+/// in a line. `cause` is why it failed, where that is not of its own making; may be empty.
 /// Requires: the attempt is finished.
-std::vector<std::string> failure_report(const Attempt& attempt, const RunPlan& plan, int generation);
+std::vector<std::string> failure_report(const Attempt& attempt, const RunPlan& plan, int generation,
+                                        const std::string& cause);
 
 /// The same of an attempt that was ended because of what happened on another node: `cause`, told here at `time`.
 std::vector<std::string> failure_report(const Attempt& attempt, const RunPlan& plan, int generation,

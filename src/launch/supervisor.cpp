@@ -148,6 +148,16 @@ void Supervisor::end_after_failure(Attempt& attempt, int generation) {
   begin_ending(attempt, SIGTERM);
 }
 
+/// What the ranks found, or else what their records tell, when that is another rank than the one that ended first.
+/// Empty otherwise.
+std::string Supervisor::cause_of_failure(const Attempt& attempt) const {
+  const Rank& first = *attempt.first_failure();
+  if (!node_report_ || node_report_->findings.empty()) return verdict_of(first);
+  const flight::Finding& finding = node_report_->findings.front();
+  const bool is_first = std::find(finding.ranks.begin(), finding.ranks.end(), first.number) != finding.ranks.end();
+  return is_first ? "" : finding.what;
+}
+
 void Supervisor::begin_ending(Attempt& attempt, int signal) {
   attempt.signal(signal);
   // One that is stopped would not see it.
@@ -160,7 +170,7 @@ Supervisor::Verdict Supervisor::judge(const Attempt& attempt, int generation) {
   if (ending_signal_ != 0) return end_of_signalled(attempt);
   if (nodes_) return settle(attempt, generation);
   if (attempt.first_failure() == nullptr) return 0;
-  tell_failure(failure_report(attempt, plan_, generation), generation);
+  tell_failure(failure_report(attempt, plan_, generation, cause_of_failure(attempt)), generation);
   if (generation < plan_.max_restarts) return std::nullopt;
   return exit_code_of(attempt.first_failure()->death->wait_status);
 }

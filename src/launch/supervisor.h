@@ -38,6 +38,7 @@ class Supervisor {
   Verdict run_attempt(int generation);
   void watch(Attempt& attempt, int generation);
   void end_after_failure(Attempt& attempt, int generation);
+  std::string cause_of_failure(const Attempt& attempt) const;
   void begin_ending(Attempt& attempt, int signal);
   Verdict judge(const Attempt& attempt, int generation);
   int end_of_signalled(const Attempt& attempt);

@@ -101,7 +101,7 @@ void Supervisor::report_to_people(const Attempt& attempt, int generation) {
   const Failure* failure = nodes_->agreement().failure(generation);
   const auto& ending = nodes_->agreement().ending();
   if (failure != nullptr && failure->node_rank == plan_.node_rank && attempt.first_failure() != nullptr) {
-    return tell_failure(failure_report(attempt, plan_, generation), generation);
+    return tell_failure(failure_report(attempt, plan_, generation, cause_of_failure(attempt)), generation);
   }
   // Without a word for success, and for a signal that has been told of when it came.
   if (failure == nullptr && (ending->text.empty() || ending->signal != 0)) return;

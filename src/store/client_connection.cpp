@@ -71,22 +71,24 @@ void ClientConnection::run() {
     {
       const std::lock_guard lock(mutex_);
       if (failed_) break;
-      next_look = last_heard_ + options_.silence_limit;
+      next_look = awake_.real(last_heard_ + options_.silence_limit);
       // What cannot be sent needs no ping behind it.
       if (!blocked_) next_look = std::min(next_look, last_sent_ + options_.ping_interval);
       watched[0].events = static_cast<short>(POLLIN | (blocked_ ? POLLOUT : 0));
     }
-    poll(watched.data(), watched.size(), poll_milliseconds(next_look));
+    const int patience = poll_milliseconds(next_look);
+    poll(watched.data(), watched.size(), patience);
     std::uint64_t wakes = 0;
     [[maybe_unused]] const ssize_t drained = read(wake_.get(), &wakes, sizeof(wakes));
     const std::lock_guard lock(mutex_);
+    awake_.woke(std::chrono::milliseconds(patience));
     if ((watched[0].revents & POLLOUT) != 0) {
       // The server takes a large request, slowly: that is a sign of life too.
-      last_heard_ = Clock::now();
+      last_heard_ = awake_.now();
       send_output();
     }
     // See Note [Silence is judged by what was there to be read].
-    const auto now = Clock::now();
+    const auto now = awake_.now();
     receive_some();
     ping_if_idle();
     fail_if_silent(now);
@@ -102,7 +104,7 @@ void ClientConnection::receive_some() {
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
     if (count < 0) return fail(std::strerror(errno));
     if (count == 0) return fail("its server ended the connection");
-    last_heard_ = Clock::now();
+    last_heard_ = awake_.now();
     connected_.stream->receive({block.data(), static_cast<std::size_t>(count)});
     take_frames();
     send_output();

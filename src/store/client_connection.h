@@ -9,6 +9,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "store/awake_clock.h"
 #include "store/connector.h"
 #include "store/protocol.h"
 
@@ -65,7 +66,8 @@ class ClientConnection {
   bool silent_ = false;  // that is why it failed
   bool failed_ = false;
   bool blocked_ = false;  // the socket took less than there was
-  Clock::time_point last_heard_;
+  AwakeClock awake_;
+  Clock::time_point last_heard_;  // by that clock
   Clock::time_point last_sent_;
 
   std::thread thread_;

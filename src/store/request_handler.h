@@ -25,6 +25,8 @@ class RequestHandler {
   /// Forgets what the connection waits for, and sets the keys of its leases.
   void disconnect(ConnectionId connection);
 
+  bool has_lease(ConnectionId connection) const { return leases_.contains(connection); }
+
   const KeyTable& table() const { return table_; }
 
  private:

@@ -43,6 +43,8 @@ std::chrono::nanoseconds thread_time() {
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
+constexpr std::chrono::hours kForGood{24 * 365};
+
 void require_valid(const ServerOptions& options) {
   if (options.handshake_timeout.count() > 0 && options.silence_limit.count() > 0 && options.max_unauthenticated > 0 &&
       options.max_output_bytes > 0 && options.strangers_share > 0) {
@@ -80,11 +82,13 @@ void ServerLoop::run() {
     // Note [Silence is judged by what was there to be read]
     // After a pause of this process everybody seems to have been silent. So the time is taken first, then all that has
     // arrived is read, and only who had said nothing until that time is late.
-    const auto now = Clock::now();
-    const int count = epoll_wait(epoll_.get(), events.data(), events.size(), sleep_milliseconds());
+    const auto now = awake_.now();
+    const int patience = sleep_milliseconds();
+    const int count = epoll_wait(epoll_.get(), events.data(), events.size(), patience);
+    awake_.woke(patience < 0 ? kForGood : std::chrono::milliseconds(patience));
     for (int i = 0; i < count; ++i) handle_safely(events[static_cast<std::size_t>(i)]);
     const bool all_read = count >= 0 && count < static_cast<int>(events.size());
-    if (all_read && now >= next_look_) drop_late(now);
+    if (all_read && Clock::now() >= next_look_) drop_late(now);
   }
 }
 
@@ -121,7 +125,7 @@ void ServerLoop::handle_event(const epoll_event& event) {
 void ServerLoop::handle(ConnectionId id, Connection& connection, std::uint32_t events) {
   if ((events & EPOLLOUT) != 0) {
     // The peer took something, slowly: that is a sign of life too.
-    connection.last_heard = Clock::now();
+    connection.last_heard = awake_.now();
     write_some(id, connection);
   }
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) read_some(id, connection);
@@ -175,11 +179,11 @@ bool ServerLoop::make_place() {
   if (!full()) return true;
   const ConnectionId oldest = *unauthenticated_.begin();
   const auto leaves = connections_.at(oldest)->accepted + kGrace;
-  if (Clock::now() >= leaves) {
+  if (awake_.now() >= leaves) {
     drop(oldest);
     return true;
   }
-  pause_listening(leaves);
+  pause_listening(awake_.real(leaves));
   waits_for_place_ = true;
   return false;
 }
@@ -203,7 +207,7 @@ void ServerLoop::admit(Descriptor connected) {
   const int descriptor = connected.get();
   send_without_delay(descriptor);
   const ConnectionId id = next_id_++;
-  connections_.emplace(id, std::make_unique<Connection>(std::move(connected), context_, Clock::now()));
+  connections_.emplace(id, std::make_unique<Connection>(std::move(connected), context_, awake_.now()));
   unauthenticated_.insert(id);
   watch(EPOLL_CTL_ADD, descriptor, id, EPOLLIN);
 }
@@ -214,7 +218,7 @@ void ServerLoop::read_some(ConnectionId id, Connection& connection) {
     const ssize_t count = recv(connection.socket.get(), block.data(), block.size(), 0);
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
     if (count <= 0) return close_later(id, connection);
-    connection.last_heard = Clock::now();
+    connection.last_heard = awake_.now();
     connection.stream.receive({block.data(), static_cast<std::size_t>(count)});
     take_frames(id, connection);
     // Also the handshake's messages and, at the end, the reason of a refusal.
@@ -297,13 +301,14 @@ void ServerLoop::drop(ConnectionId id) {
 
 void ServerLoop::drop_late(Clock::time_point now) {
   for (auto& [id, connection] : connections_) {
-    const bool late = connection->authenticated ? now - connection->last_heard > options_.silence_limit
+    const auto patience = handler_.has_lease(id) ? options_.silence_limit : options_.idle_limit;
+    const bool late = connection->authenticated ? now - connection->last_heard > patience
                                                 : now - connection->accepted > options_.handshake_timeout;
     if (late) close_later(id, *connection);
   }
-  if (now >= pause_end_) resume_listening();
+  if (Clock::now() >= pause_end_) resume_listening();
   const auto period = std::min(options_.silence_limit, options_.handshake_timeout) / 8;
-  next_look_ = now + std::clamp(period, std::chrono::milliseconds(5), std::chrono::milliseconds(250));
+  next_look_ = Clock::now() + std::clamp(period, std::chrono::milliseconds(5), std::chrono::milliseconds(250));
   if (!listening_) next_look_ = std::min(next_look_, pause_end_);
   settle();
 }

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "store/awake_clock.h"
 #include "store/channel.h"
 #include "store/frame_stream.h"
 #include "store/request_handler.h"
@@ -40,7 +41,7 @@ class ServerLoop {
 
     Descriptor socket;
     FrameStream stream;
-    Clock::time_point accepted;
+    Clock::time_point accepted;  ///< by the AwakeClock, as the next
     Clock::time_point last_heard;
     std::uint32_t events = EPOLLIN;
     std::chrono::nanoseconds spent{0};  ///< on it, while it had not proved the secret
@@ -83,6 +84,7 @@ class ServerLoop {
   std::vector<ConnectionId> closing_;
   ConnectionId next_id_;
   Clock::time_point next_look_;
+  AwakeClock awake_;
   StrangerBudget budget_;
   Clock::time_point pause_end_;
   bool listening_ = true;

@@ -24,7 +24,8 @@ namespace {
 void announce() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  std::printf("fault at %lld.%09ld\n", static_cast<long long>(now.tv_sec), now.tv_nsec);
+  std::printf("fault at %lld.%09ld in process %d\n", static_cast<long long>(now.tv_sec), now.tv_nsec,
+              static_cast<int>(getpid()));
   std::fflush(stdout);
 }
 
@@ -48,7 +49,7 @@ void read_forever() {
 /// What ends or holds up the process; nothing for a fault that is only another call.
 void commit_alone(const std::string& fault) {
   if (fault == "kill") raise(SIGKILL);
-  if (fault == "stop") raise(SIGSTOP);
+  if (fault == "stop" || fault == "debug") raise(SIGSTOP);
   if (fault == "abort") std::abort();
   if (fault == "throw") throw std::runtime_error("the dog ate the batch");
   if (fault == "loop") spin();
@@ -105,7 +106,8 @@ int run(const std::string& fault, int victim, const std::string& backend, int se
   }
   const auto world = tessera::init(tessera::WorldOptions()
                                        .backend(backend)
-                                       .timeout(std::chrono::seconds(seconds))
+                                       .timeout(std::chrono::seconds(fault == "debug" ? 60 : seconds))
+                                       .lost_after(std::chrono::seconds(fault == "debug" ? 60 : 5))
                                        .init_timeout(std::chrono::seconds(fault == "absent" ? 4 : 60)));
   if (fault == "steady") go_on(world);
   if (fault == "counting") count_steps(world);

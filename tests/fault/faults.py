@@ -15,6 +15,7 @@ RANKS = 4
 TIMEOUT = 60                 # of a whole job
 COMMUNICATION_TIMEOUT = 9    # seconds that a call may take in these jobs
 NOTICED_WITHIN = 5 + 2       # the configured limits (5 s), and the grace
+DEBUGGED_FOR = 8             # seconds
 
 
 @dataclasses.dataclass
@@ -24,8 +25,12 @@ class Fault:
     exit_codes: set
     names_line: bool = True  # whether others wait at the line of the collective
     ends: bool = True        # whether the job ends by it
-    signal: int | None = None  # that the driver sends to a rank in the middle of its work
+    signal: int | None = None  # that the driver sends to the victim
     fewest_ranks: int = 2    # two that disagree do not tell who is wrong
+
+    def is_shot(self):
+        """Whether the signal comes in the middle of the victim's work, and is the fault."""
+        return self.signal is not None and self.ends
 
 
 FAULTS = {fault.name: fault for fault in [
@@ -36,13 +41,15 @@ FAULTS = {fault.name: fault for fault in [
     Fault("loop", [r"rank V has not come to all_reduce", r"spin"], {3}),
     Fault("read", [r"rank V has not come to all_reduce"], {3}),
     Fault("slow", [r"SLOW", r"rank V has not come to all_reduce"], {0}, ends=False),
+    # Stopped for longer than a launcher would take it for dead, by somebody who has raised `lost_after`.
+    Fault("debug", [r"rank V is stopped"], {0}, ends=False, signal=signal.SIGCONT),
     Fault("exit", [r"rank V is dead"], {3}),
     # Gloo ends a process whose peer sends another number of bytes with std::terminate, from a thread of its own.
     Fault("skip", [r"odd one out is rank V"], {2, 3}, fewest_ranks=3),
     Fault("operation", [r"odd one out is rank V"], {2, 3}, fewest_ranks=3),
     Fault("shape", [r"odd one out is rank V"], {2, 3, 134}, fewest_ranks=3),
     Fault("dtype", [r"odd one out is rank V"], {2, 3, 134}, fewest_ranks=3),
-    Fault("absent", [r"(\d+) of N ranks came"], {3}, names_line=False),
+    Fault("absent", [r"of N ranks came within \d+ ms; rank V did not"], {3}, names_line=False),
     # From outside, at any moment: which call is under way is chance.
     Fault("shot", [r"rank V (is dead|was killed|.*SIGKILL)"], {137, 3}, names_line=False, signal=signal.SIGKILL),
     Fault("frozen", [r"rank V is stopped"], {3}, names_line=False, signal=signal.SIGSTOP),
@@ -69,7 +76,8 @@ class Shot:
 
     def __init__(self, victim, number, delay):
         # From the line's beginning: the launcher repeats the last lines of a rank that failed.
-        self.pattern = re.compile(rf"^\[rank {victim}\] rank {victim} of generation \d+ is process (\d+)")
+        says = r"fault at [\d.]+ in" if number == signal.SIGCONT else rf"rank {victim} of generation \d+ is"
+        self.pattern = re.compile(rf"^\[rank {victim}\] {says} process (\d+)")
         self.number = number
         self.delay = delay
         self.time = None
@@ -120,7 +128,9 @@ def run_fault(tessera, program, name, victim, backend, ranks=RANKS, delay=0.0):
     fault = FAULTS[name]
     with tempfile.TemporaryDirectory() as folder:
         job = Job([tessera, "run", "--nproc-per-node", ranks, "--log-dir", folder, "--",
-                   program, "steady" if fault.signal else name, victim, backend, COMMUNICATION_TIMEOUT])
-        shot = Shot(victim, fault.signal, delay) if fault.signal else None
+                   program, "steady" if fault.is_shot() else name, victim, backend, COMMUNICATION_TIMEOUT])
+        shot = None
+        if fault.signal:
+            shot = Shot(victim, fault.signal, delay if fault.is_shot() else DEBUGGED_FOR)
         exit_code = job.read_all(TIMEOUT, shot)
-        return judge(fault, victim, ranks, job, exit_code, shot.time if shot else announced(job))
+        return judge(fault, victim, ranks, job, exit_code, shot.time if fault.is_shot() else announced(job))

@@ -211,7 +211,7 @@ TEST(LauncherNodes, RefuseANumberThatIsTakenAndGoOn) {
 
 TEST(LauncherNodes, RefuseAnotherNumberOfNodes) {
   const TwoNodes job;
-  const auto zero = job.shell(0, "true", {"--rdzv-timeout", "2s"});
+  const auto zero = job.shell(0, "true", {"--rdzv-timeout", "5s"});
   Launcher one(shell_ranks(1, "true", job.options(1, true, 3)));
   EXPECT_EQ(one.wait(), 2);
   expect_parts(one.errors(), {"nnodes: expected 2", "found 3"});

@@ -23,6 +23,22 @@ void serve(const Arguments& arguments) {
   while (true) pause();
 }
 
+void stall(const Arguments& /*arguments*/) {
+  die_with_the_test();
+  store::ServerOptions options;
+  options.silence_limit = std::chrono::milliseconds(500);
+  const LocalStore local(options);
+  const store::ClientOptions pings{std::chrono::milliseconds(50), std::chrono::milliseconds(500)};
+  store::StoreClient holder = local.client(pings);
+  store::StoreClient watcher = local.client(pings);
+  holder.lease("holder", "died");
+  raise(SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  if (watcher.check({"holder"}))
+    throw std::runtime_error("the lease of a client that was stopped with all others fired");
+  holder.add("counter", 1);
+}
+
 namespace {
 
 using std::chrono::hours;
@@ -51,10 +67,20 @@ TEST(Liveness, AnIdleClientStaysConnectedByItsPings) {
   const LocalStore local(options);
   store::StoreClient idle = local.client({milliseconds(50), milliseconds(5000)});
   store::StoreClient mute = local.client(silent());
+  mute.lease("mute", "silent");
   EXPECT_TRUE(eventually([&] { return local.server.num_clients() == 1; }));
   std::this_thread::sleep_for(milliseconds(800));
   EXPECT_EQ(local.server.num_clients(), 1U);
   EXPECT_EQ(idle.add("alive", 1), 1);
+}
+
+TEST(Liveness, AClientWithoutALeaseMayBeSilentForAsLongAsADebuggerTakes) {
+  store::ServerOptions options;
+  options.silence_limit = milliseconds(200);
+  const LocalStore local(options);
+  store::StoreClient mute = local.client(silent());
+  std::this_thread::sleep_for(milliseconds(800));
+  EXPECT_EQ(mute.num_keys(), 0);
 }
 
 TEST(Liveness, AClientThatOnlyWaitsStaysConnected) {
@@ -88,6 +114,18 @@ TEST(Liveness, AServerThatStopsFailsPendingCalls) {
     kill(processes[0], SIGKILL);
   };
   EXPECT_EQ(launch::run(job)[0].exit_code, 128 + SIGKILL);
+}
+
+TEST(Liveness, NobodyIsTakenForDeadBecauseTheMachineStoodStill) {
+  launch::LocalJob job = job_of(1, "stalls");
+  job.when_started = [](const std::vector<int>& processes) {
+    siginfo_t news{};
+    ASSERT_EQ(waitid(P_PID, static_cast<id_t>(processes[0]), &news, WSTOPPED), 0);
+    std::this_thread::sleep_for(milliseconds(1500));
+    kill(processes[0], SIGCONT);
+  };
+  const auto result = launch::run(job)[0];
+  EXPECT_EQ(result.exit_code, 0) << result.output;
 }
 
 TEST(Liveness, AServerThatWasPausedCountsThePingsThatCameMeanwhile) {

@@ -16,5 +16,7 @@ inline void die_with_the_test() { prctl(PR_SET_PDEATHSIG, SIGKILL); }
 void hold_lease(const Arguments& arguments);
 /// Arguments: a file that takes the port, secret. Serves until it is killed.
 void serve(const Arguments& arguments);
+/// No arguments. Serves itself, stops, and when it is continued sees whether anybody was taken for dead.
+void stall(const Arguments& arguments);
 
 }  // namespace tessera::testing

@@ -12,9 +12,11 @@ namespace tessera::store {
 struct ServerOptions {
   /// How long a connection may take to prove the secret. Raise it on networks where packets get lost.
   std::chrono::milliseconds handshake_timeout{2000};
-  /// A client that was silent for so long is taken for dead, and its leases fire. Clients send something every second,
-  /// unless told otherwise; keep this several times as long.
+  /// A client with a lease that was silent for so long is taken for dead, and its leases fire. Clients send something
+  /// every second, unless told otherwise; keep this several times as long.
   std::chrono::milliseconds silence_limit{5000};
+  /// The same for clients without one, whom nobody asked to be told of: they may stand in a debugger.
+  std::chrono::milliseconds idle_limit{std::chrono::hours(24)};
   /// Connections that have not proved the secret yet; one more drops the oldest, whose client tries again.
   std::size_t max_unauthenticated = 512;
   /// Of a core's time, for connections that do not prove the secret. Above it, new ones have to wait.

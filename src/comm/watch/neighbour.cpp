@@ -68,8 +68,8 @@ bool Neighbour::follow(int rank) {
   loss.rank = rank;
   loss.address = rank_address_from_json(keys_.store().get(keys_.address(rank), store::kForever));
   try {
-    auto client = std::make_unique<store::StoreClient>(store::StoreClient::connect(
-        loss.address.address, loss.address.port, secret_, settings_.silence, client_options(settings_.silence)));
+    auto client = reach(rank, loss.address);
+    if (!client) return !is_stopping();
     store::StoreClient* connected = client.get();
     {
       const std::lock_guard lock(mutex_);
@@ -83,13 +83,30 @@ bool Neighbour::follow(int rank) {
   } catch (const CommError& error) {
     loss.reason = error.what();
   }
-  {
-    const std::lock_guard lock(mutex_);
-    if (stopping_) return false;
-  }
+  if (is_stopping()) return false;
   if (has_left(rank)) return true;
   on_lost_(loss);
   return false;
+}
+
+/// In short attempts: at the end of a job the neighbour may leave, or this rank, while it is tried. Null then.
+std::unique_ptr<store::StoreClient> Neighbour::reach(int rank, const RankAddress& address) {
+  constexpr std::chrono::milliseconds kAttempt{250};
+  const auto deadline = std::chrono::steady_clock::now() + settings_.silence;
+  while (true) {
+    try {
+      return std::make_unique<store::StoreClient>(store::StoreClient::connect(
+          address.address, address.port, secret_, kAttempt, client_options(settings_.silence)));
+    } catch (const store::StoreNotReached&) {
+      if (std::chrono::steady_clock::now() >= deadline) throw;
+    }
+    if (is_stopping() || has_left(rank)) return nullptr;
+  }
+}
+
+bool Neighbour::is_stopping() {
+  const std::lock_guard lock(mutex_);
+  return stopping_;
 }
 
 bool Neighbour::has_left(int rank) { return keys_.store().check({keys_.left(rank)}); }

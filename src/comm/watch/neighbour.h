@@ -51,6 +51,8 @@ class Neighbour {
   void run();
   /// Returns when the rank has left in order; whether to go on.
   bool follow(int rank);
+  std::unique_ptr<store::StoreClient> reach(int rank, const RankAddress& address);
+  bool is_stopping();
   bool has_left(int rank);
 
   Settings settings_;

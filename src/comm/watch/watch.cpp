@@ -128,7 +128,8 @@ void Watch::conclude(int number, const Alarm& alarm) {
   std::string told = alarm.trigger;
   if (alarm.by == settings_.rank) {
     const auto report = collect_report(keys_, number, alarm, settings_.size, kPatience);
-    if (is_stopping() || (!alarm.fatal() && somebody_is_lost(report))) return;
+    if (is_stopping()) return;
+    if (!alarm.fatal() && settings_.silence <= settings_.slow_after && somebody_is_lost(report)) return;
     publish(report, number, settings_.log_folder);
     if (!report.findings.empty()) told = report.findings.front().what;
     keys_.store().set(keys_.told(number), told);
