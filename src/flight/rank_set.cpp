@@ -2,18 +2,24 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 
 namespace tessera::flight {
 namespace {
 
+/// Wider than a rank: what comes from a file may be as far apart as numbers are.
+std::int64_t step_at(const std::vector<int>& ranks, std::size_t place) {
+  return std::int64_t{ranks[place + 1]} - ranks[place];
+}
+
 /// How many ranks from `begin` on are evenly spaced.
 std::size_t run_length(const std::vector<int>& ranks, std::size_t begin) {
   std::size_t end = begin + 1;
-  while (end + 1 < ranks.size() && ranks[end + 1] - ranks[end] == ranks[begin + 1] - ranks[begin]) ++end;
+  while (end + 1 < ranks.size() && step_at(ranks, end) == step_at(ranks, begin)) ++end;
   return std::min(end + 1, ranks.size()) - begin;
 }
 
-std::string run_text(int first, int last, int step) {
+std::string run_text(int first, int last, std::int64_t step) {
   std::string text = std::to_string(first) + "-" + std::to_string(last);
   return step == 1 ? text : text + ":" + std::to_string(step);
 }
@@ -42,7 +48,7 @@ std::string ranks_text(std::vector<int> ranks) {
       text += std::to_string(ranks[i++]);
       continue;
     }
-    text += run_text(ranks[i], ranks[i + length - 1], ranks[i + 1] - ranks[i]);
+    text += run_text(ranks[i], ranks[i + length - 1], step_at(ranks, i));
     i += length;
   }
   return text;
@@ -57,7 +63,7 @@ std::vector<int> parse_ranks(std::string_view text) {
     int step = 1;
     if (take(text, '-', last)) take(text, ':', step);
     if (first < 0 || last < first || step < 1 || (last - first) / step >= kMostRanks) break;
-    for (int rank = first; rank <= last; rank += step) ranks.push_back(rank);
+    for (std::int64_t rank = first; rank <= last; rank += step) ranks.push_back(static_cast<int>(rank));
   }
   return ranks;
 }

@@ -21,7 +21,7 @@ RankCondition condition_from(const std::string& name) {
 
 RankStatus status_from(const nlohmann::json& object) {
   RankStatus status;
-  object.at("rank").get_to(status.rank);
+  read_number(object, "rank", status.rank);
   status.condition = condition_from(object.at("condition").get<std::string>());
   object.at("detail").get_to(status.detail);
   object.at("stack").get_to(status.stack);
@@ -61,10 +61,10 @@ HangReport hang_report_from_json(std::string_view text) {
     HangReport report;
     object.at("trigger").get_to(report.trigger);
     object.at("fatal").get_to(report.fatal);
-    object.at("time_ns").get_to(report.time_ns);
-    object.at("world_size").get_to(report.world_size);
+    read_number(object, "time_ns", report.time_ns);
+    read_number(object, "world_size", report.world_size);
     for (const auto& finding : object.at("findings")) {
-      report.findings.push_back({finding.at("ranks").get<std::vector<int>>(), finding.at("what").get<std::string>(),
+      report.findings.push_back({whole_numbers<int>(finding.at("ranks")), finding.at("what").get<std::string>(),
                                  finding.at("details").get<std::vector<std::string>>(),
                                  finding.at("advice").get<std::string>()});
     }

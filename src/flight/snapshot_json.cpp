@@ -25,19 +25,19 @@ nlohmann::json to_object(const CallRecord& call) {
 
 CallRecord call_from(const nlohmann::json& object) {
   CallRecord call;
-  object.at("sequence").get_to(call.sequence);
+  read_number(object, "sequence", call.sequence);
   object.at("group").get_to(call.group);
   object.at("operation").get_to(call.operation);
   object.at("collective").get_to(call.is_collective);
   object.at("dtype").get_to(call.dtype);
-  object.at("shape").get_to(call.shape);
+  call.shape = whole_numbers<std::int64_t>(object.at("shape"));
   object.at("file").get_to(call.file);
-  object.at("line").get_to(call.line);
-  const int state = object.at("state").get<int>();
+  read_number(object, "line", call.line);
+  const int state = whole_number<int>(object.at("state"));
   if (state < 0 || state > 2) throw ConfigError("there is no state " + std::to_string(state) + " of a call");
   call.state = static_cast<CallState>(state);
-  object.at("started_ns").get_to(call.started_ns);
-  object.at("ended_ns").get_to(call.ended_ns);
+  read_number(object, "started_ns", call.started_ns);
+  read_number(object, "ended_ns", call.ended_ns);
   return call;
 }
 
@@ -58,13 +58,13 @@ nlohmann::json to_object(const Snapshot& snapshot, std::size_t num_calls) {
 
 Snapshot snapshot_from(const nlohmann::json& object) {
   Snapshot snapshot;
-  object.at("rank").get_to(snapshot.rank);
-  object.at("world_size").get_to(snapshot.world_size);
-  object.at("process").get_to(snapshot.process);
+  read_number(object, "rank", snapshot.rank);
+  read_number(object, "world_size", snapshot.world_size);
+  read_number(object, "process", snapshot.process);
   object.at("host").get_to(snapshot.host);
   snapshot.verdict = object.value("verdict", "");  // reports of version 0.1 have none
   for (const auto& group : object.at("groups")) {
-    snapshot.groups.push_back({group.at("name").get<std::string>(), group.at("size").get<int>(),
+    snapshot.groups.push_back({group.at("name").get<std::string>(), whole_number<int>(group.at("size")),
                                parse_ranks(group.at("ranks").get<std::string>())});
   }
   for (const auto& call : object.at("calls")) snapshot.calls.push_back(call_from(call));

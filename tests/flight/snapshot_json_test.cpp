@@ -30,6 +30,18 @@ TEST(SnapshotJson, SurvivesNamesThatAreNotUtf8) {
   EXPECT_EQ(snapshot_from_json(to_json(*scene.at(0).snapshot)).calls.size(), 1U);
 }
 
+TEST(SnapshotJson, RefusesNumbersThatDoNotFit) {
+  Scene scene(1);
+  const std::string whole = to_json(*scene.at(0).snapshot);
+  const std::string size = "\"world_size\":1";
+  ASSERT_NE(whole.find(size), std::string::npos) << whole;
+  for (const char* number : {"2666666666.67", "4294967296", "1.5", "-9223372036854775809", "\"1\"", "true", "null"}) {
+    std::string text = whole;
+    text.replace(text.find(size), size.size(), std::string("\"world_size\":") + number);
+    EXPECT_THROW(snapshot_from_json(text), ConfigError) << number;
+  }
+}
+
 TEST(SnapshotJson, RefusesWhatIsNone) {
   for (const char* text : {"", "{}", "[]", "{\"rank\": \"x\"}", "\x01", "null"}) {
     EXPECT_THROW(snapshot_from_json(text), ConfigError) << text;
