@@ -131,8 +131,8 @@ def attacker(port, hello, go, stop, count):
             continue
         try:
             one_attack(chance, port, hello)
-        except TimeoutError:
-            continue  # the listener's queue is full: no connection
+        except (TimeoutError, ConnectionRefusedError):
+            continue  # the listener's queue is full, or it is gone: no connection
         except OSError:
             pass  # refused or reset in the middle of it
         with count.get_lock():

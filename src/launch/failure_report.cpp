@@ -59,7 +59,10 @@ std::string duration_for_people(Clock::duration duration) {
 
 std::string verdict_of(const Rank& rank) {
   const auto snapshot = rank.box ? rank.box->read() : std::nullopt;
-  return snapshot ? snapshot->verdict : "";
+  if (!snapshot) return "";
+  // One that communicates again has got over it.
+  const bool went_on = !snapshot->calls.empty() && snapshot->calls.back().state == CallState::kDone;
+  return went_on ? "" : snapshot->verdict;
 }
 
 std::vector<std::string> failure_report(const Attempt& attempt, const RunPlan& plan, int generation,

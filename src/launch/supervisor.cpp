@@ -40,6 +40,20 @@ bool has_communicated(const Rank& rank) {
   return std::count_if(snapshot->calls.begin(), snapshot->calls.end(), is_done) >= kGoodCalls;
 }
 
+bool failed_in_a_call(const Rank& rank) {
+  const auto snapshot = rank.box ? rank.box->read() : std::nullopt;
+  return snapshot && !snapshot->calls.empty() && snapshot->calls.back().state == CallState::kFailed;
+}
+
+bool is_about_the_living(const flight::Finding& finding, const std::vector<flight::RankStatus>& statuses) {
+  return std::all_of(finding.ranks.begin(), finding.ranks.end(), [&](int rank) {
+    return std::any_of(statuses.begin(), statuses.end(), [&](const flight::RankStatus& status) {
+      return status.rank == rank && (status.condition == flight::RankCondition::kWaiting ||
+                                     status.condition == flight::RankCondition::kRunning);
+    });
+  });
+}
+
 bool has_communicated(const Attempt& attempt) {
   const auto& ranks = attempt.ranks();
   return std::all_of(ranks.begin(), ranks.end(), [](const Rank& rank) { return has_communicated(rank); });
@@ -155,7 +169,9 @@ std::string Supervisor::cause_of_failure(const Attempt& attempt) const {
   if (!node_report_ || node_report_->findings.empty()) return verdict_of(first);
   const flight::Finding& finding = node_report_->findings.front();
   const bool is_first = std::find(finding.ranks.begin(), finding.ranks.end(), first.number) != finding.ranks.end();
-  return is_first ? "" : finding.what;
+  // A rank that ended amid its own work is its own cause, whoever else is lost; not when the calls differ.
+  const bool has_cause = failed_in_a_call(first) || is_about_the_living(finding, node_report_->ranks);
+  return is_first || !has_cause ? "" : finding.what;
 }
 
 void Supervisor::begin_ending(Attempt& attempt, int signal) {

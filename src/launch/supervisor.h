@@ -72,7 +72,7 @@ class Supervisor {
   std::unique_ptr<Nodes> nodes_;        ///< of a job of several; ends before the store does
   Console console_;
   Backoff backoff_;
-  bool ran_well_ = false;                          ///< the last attempt: it failed long after its start
+  bool ran_well_ = false;                          ///< the last attempt: for long, or its ranks had communicated
   std::optional<flight::HangReport> node_report_;  ///< of the attempt that failed
   Clock::time_point told_time_;                    ///< when another node's failure was learnt of
   std::optional<Clock::time_point> kill_time_;     ///< when the ranks that were told to end are killed

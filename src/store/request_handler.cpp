@@ -59,7 +59,7 @@ void RequestHandler::handle(ConnectionId connection, Request request) {
       leases_[connection][fields[0]] = std::move(fields[1]);
       return done(id);
     case Operation::kRelease:
-      return done(id, leases_[connection].erase(fields[0]) > 0 ? 1 : 0);
+      return done(id, release(connection, fields[0]) ? 1 : 0);
     case Operation::kCancel:
       return cancel({connection, static_cast<std::uint64_t>(request.number)});
   }
@@ -71,6 +71,13 @@ void RequestHandler::disconnect(ConnectionId connection) {
   const auto leases = leases_.extract(connection);
   if (leases.empty()) return;
   for (auto& [key, value] : leases.mapped()) set(key, std::move(value));
+}
+
+bool RequestHandler::release(ConnectionId connection, const std::string& key) {
+  const auto found = leases_.find(connection);
+  if (found == leases_.end() || found->second.erase(key) == 0) return false;
+  if (found->second.empty()) leases_.erase(found);  // see has_lease()
+  return true;
 }
 
 void RequestHandler::get(WaitId id, std::vector<std::string> keys) {

@@ -40,6 +40,8 @@ class RequestHandler {
   void append(WaitId id, const std::string& key, const std::string& suffix);
   void set_all(std::vector<std::string>& pairs);
   void cancel(WaitId id);
+  /// Whether there was such a lease.
+  bool release(ConnectionId connection, const std::string& key);
   void answer_values(WaitId id, const std::vector<std::string>& keys);
 
   void set(const std::string& key, std::string value);

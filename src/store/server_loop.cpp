@@ -47,12 +47,12 @@ constexpr std::chrono::hours kForGood{24 * 365};
 
 void require_valid(const ServerOptions& options) {
   if (options.handshake_timeout.count() > 0 && options.silence_limit.count() > 0 && options.max_unauthenticated > 0 &&
-      options.max_output_bytes > 0 && options.strangers_share > 0) {
+      options.max_output_bytes > 0 && options.strangers_share > 0 && options.idle_limit.count() > 0) {
     return;
   }
   throw ConfigError(
-      "the store's handshake_timeout, silence_limit, max_unauthenticated, max_output_bytes and strangers_share must be "
-      "larger than 0; at least one is not");
+      "the store's handshake_timeout, silence_limit, idle_limit, max_unauthenticated, max_output_bytes and "
+      "strangers_share must be larger than 0; at least one is not");
 }
 
 }  // namespace

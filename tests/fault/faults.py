@@ -37,7 +37,7 @@ FAULTS = {fault.name: fault for fault in [
     Fault("kill", [r"rank V (is dead|was killed|.*SIGKILL)"], {137, 3}),
     Fault("stop", [r"rank V is stopped", r"the job failed because rank V is stopped"], {3}),
     Fault("abort", [r"rank V.*SIGABRT|rank V is dead"], {134, 3}),
-    Fault("throw", [r"the dog ate the batch"], {134, 3}),
+    Fault("throw", [r"rank V .*SIGABRT|rank V is dead", r"the dog ate the batch"], {134, 3}),
     Fault("loop", [r"rank V has not come to all_reduce", r"spin"], {3}),
     Fault("read", [r"rank V has not come to all_reduce"], {3}),
     Fault("slow", [r"SLOW", r"rank V has not come to all_reduce"], {0}, ends=False),

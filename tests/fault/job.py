@@ -37,17 +37,17 @@ class Job:
     def read_all(self, timeout, on_line=None):
         """Reads until the end of the output. A job that takes longer than `timeout` is killed, whole. Returns its exit
         code, or None when it was killed."""
-        timer = threading.Timer(timeout, self.kill)
+        late = threading.Event()
+        timer = threading.Timer(timeout, lambda: (late.set(), self.kill()))
         timer.start()
         for raw in self.process.stdout:
             self.lines.append((time.monotonic(), raw.decode(errors="replace").rstrip("\n")))
             if on_line:
                 on_line(self.lines[-1][1])
         code = self.process.wait()
-        in_time = timer.is_alive()
         timer.cancel()
         timer.join()
-        return code if in_time else None
+        return None if late.is_set() else code
 
     def kill(self):
         """All its processes at once, as when their host fails: none sees another one's end."""

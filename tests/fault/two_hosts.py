@@ -2,7 +2,6 @@
 
 import re
 import secrets
-import socket
 import sys
 import tempfile
 import threading
@@ -13,6 +12,7 @@ import faults
 from job import Job
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+from harness.ranks import free_port  # noqa: E402
 from harness.two_networks import TwoNetworks  # noqa: E402
 
 RANKS_PER_NODE = 2
@@ -23,16 +23,16 @@ ALL_WORK = re.compile(r"rank (\d+) of generation 0 is process")
 class Node:
     """One launcher with its ranks."""
 
-    def __init__(self, link, number, launch):
+    def __init__(self, command, variables=None, timeout=faults.TIMEOUT):
         self.ranks_at_work = threading.Event()
-        self.job = Job(link.inside(number) + launch)
+        self.job = Job(command, variables)
         self.exit_code = None
         self.seen = set()
-        self.reader = threading.Thread(target=self.read)
+        self.reader = threading.Thread(target=self.read, args=[timeout])
         self.reader.start()
 
-    def read(self):
-        self.exit_code = self.job.read_all(faults.TIMEOUT, self.look)
+    def read(self, timeout):
+        self.exit_code = self.job.read_all(timeout, self.look)
         self.ranks_at_work.set()  # or as far as they will ever get
 
     def look(self, line):
@@ -54,7 +54,7 @@ def on_two_hosts(tessera, program, backend, strike, expected):
         key = Path(folder) / "key"
         key.touch(mode=0o600)
         key.write_text(secrets.token_hex(32))
-        nodes = [Node(link, number, launch(tessera, program, backend, link, key, number)) for number in (0, 1)]
+        nodes = [Node(link.inside(number) + launch(tessera, program, backend, link, key, number)) for number in (0, 1)]
         for node in nodes:
             node.ranks_at_work.wait()
         time.sleep(0.3)
@@ -96,7 +96,11 @@ LOST_ONE = [r"node 1 .*was lost|ranks 2,3 |rank [23] ", r"ranks? [23]", LINE]
 
 def host_fails(tessera, program, backend):
     """The host that serves the job's store, its launcher and its ranks included."""
-    return on_two_hosts(tessera, program, backend, lambda link, nodes: nodes[0].job.kill(), {1: LOST_ZERO})
+    def strike(link, nodes):
+        link.cut()  # or its sockets would tell the others
+        nodes[0].job.kill()
+
+    return on_two_hosts(tessera, program, backend, strike, {1: LOST_ZERO})
 
 
 def link_is_cut(tessera, program, backend):
@@ -110,12 +114,6 @@ exit $code
 """
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def store_rank_is_killed(tessera, program, backend):
     """Without our launcher rank 0 serves the store."""
     place = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -125,6 +123,7 @@ def store_rank_is_killed(tessera, program, backend):
     return faults.judge(fault, 0, 4, job, exit_code, faults.announced(job))
 
 
+IN_NAMESPACES = ("host", "cut")
 FAULTS = {"host": host_fails, "cut": link_is_cut, "store_rank": store_rank_is_killed}
 
 

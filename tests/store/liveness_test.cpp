@@ -79,6 +79,8 @@ TEST(Liveness, AClientWithoutALeaseMayBeSilentForAsLongAsADebuggerTakes) {
   options.silence_limit = milliseconds(200);
   const LocalStore local(options);
   store::StoreClient mute = local.client(silent());
+  mute.lease("mute", "silent");
+  mute.release("mute");
   std::this_thread::sleep_for(milliseconds(800));
   EXPECT_EQ(mute.num_keys(), 0);
 }

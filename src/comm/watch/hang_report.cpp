@@ -45,14 +45,11 @@ bool cannot_answer(const JobKeys& keys, int rank) {
   return condition == flight::RankCondition::kDead || condition == flight::RankCondition::kStopped;
 }
 
-void wait_for_answers(const JobKeys& keys, int number, const Alarm& alarm, int size,
-                      std::chrono::milliseconds patience) {
+void wait_for_answers(const JobKeys& keys, int number, int size, std::chrono::milliseconds patience) {
   constexpr std::chrono::milliseconds kLookEvery{50};
   const auto deadline = std::chrono::steady_clock::now() + patience;
   std::vector<int> missing;
-  for (int rank = 0; rank < size; ++rank) {
-    if (rank != alarm.about) missing.push_back(rank);
-  }
+  for (int rank = 0; rank < size; ++rank) missing.push_back(rank);
   while (!missing.empty() && std::chrono::steady_clock::now() < deadline) {
     std::vector<std::string> expected;
     for (const int rank : missing) expected.push_back(keys.answer(number, rank));
@@ -85,7 +82,7 @@ flight::RankStatus answered(int rank, const Answer& answer) {
 
 flight::HangReport collect_report(const JobKeys& keys, int number, const Alarm& alarm, int size,
                                   std::chrono::milliseconds patience) {
-  wait_for_answers(keys, number, alarm, size, patience);
+  wait_for_answers(keys, number, size, patience);
   std::vector<std::optional<Answer>> answers;
   std::set<int> broken;
   for (int rank = 0; rank < size; ++rank) {

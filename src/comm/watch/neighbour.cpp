@@ -57,23 +57,25 @@ Neighbour::~Neighbour() {
 void Neighbour::run() {
   try {
     for (int next = (settings_.rank + 1) % settings_.size; next != settings_.rank; next = (next + 1) % settings_.size) {
-      if (!follow(next)) return;
+      End end = End::kSilent;
+      while (end == End::kSilent) end = follow(next);
+      if (end == End::kOver) return;
     }
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the listener knows of a lost store, and says so
   }
 }
 
-bool Neighbour::follow(int rank) {
+Neighbour::End Neighbour::follow(int rank) {
   Loss loss;
   loss.rank = rank;
   loss.address = rank_address_from_json(keys_.store().get(keys_.address(rank), store::kForever));
   try {
     auto client = reach(rank, loss.address);
-    if (!client) return !is_stopping();
+    if (!client) return is_stopping() ? End::kOver : End::kLeft;
     store::StoreClient* connected = client.get();
     {
       const std::lock_guard lock(mutex_);
-      if (stopping_) return false;
+      if (stopping_) return End::kOver;
       client_ = std::move(client);
     }
     connected->get(kNeverSet, store::kForever);
@@ -83,24 +85,26 @@ bool Neighbour::follow(int rank) {
   } catch (const CommError& error) {
     loss.reason = error.what();
   }
-  if (is_stopping()) return false;
-  if (has_left(rank)) return true;
+  if (is_stopping()) return End::kOver;
+  if (has_left(rank)) return End::kLeft;
   on_lost_(loss);
-  return false;
+  return loss.silent ? End::kSilent : End::kOver;
 }
 
-/// In short attempts: at the end of a job the neighbour may leave, or this rank, while it is tried. Null then.
+/// In attempts that begin short: at the end of a job either rank may leave meanwhile. Null then.
 std::unique_ptr<store::StoreClient> Neighbour::reach(int rank, const RankAddress& address) {
-  constexpr std::chrono::milliseconds kAttempt{250};
+  constexpr std::chrono::milliseconds kLongest{2500};
+  std::chrono::milliseconds attempt{250};
   const auto deadline = std::chrono::steady_clock::now() + settings_.silence;
   while (true) {
     try {
       return std::make_unique<store::StoreClient>(store::StoreClient::connect(
-          address.address, address.port, secret_, kAttempt, client_options(settings_.silence)));
+          address.address, address.port, secret_, attempt, client_options(settings_.silence)));
     } catch (const store::StoreNotReached&) {
       if (std::chrono::steady_clock::now() >= deadline) throw;
     }
     if (is_stopping() || has_left(rank)) return nullptr;
+    attempt = std::min(2 * attempt, kLongest);
   }
 }
 

@@ -49,8 +49,13 @@ class Neighbour {
 
  private:
   void run();
-  /// Returns when the rank has left in order; whether to go on.
-  bool follow(int rank);
+  enum class End {
+    kLeft,    ///< in order: the next one is to be watched
+    kSilent,  ///< it may come back, when it is merely slow
+    kOver,    ///< nobody is left to watch
+  };
+  /// Watches a rank for as long as it gives signs of life.
+  End follow(int rank);
   std::unique_ptr<store::StoreClient> reach(int rank, const RankAddress& address);
   bool is_stopping();
   bool has_left(int rank);

@@ -25,15 +25,26 @@ constexpr std::chrono::milliseconds kWaitsForTheLost{300};
 constexpr std::chrono::milliseconds kPatience{1500};
 constexpr std::chrono::milliseconds kReportTakes{3000};
 constexpr int kCommErrorExitCode = 3;
+/// Told instead of a cause: the job goes on.
+constexpr const char* kWithdrawn = "withdrawn";
 
 std::chrono::nanoseconds age_of(const CallRecord& call) {
   return std::chrono::nanoseconds(flight::now_ns() - call.started_ns);
 }
 
-/// Then they are not slow: an alarm that says so is on its way.
-bool somebody_is_lost(const flight::HangReport& report) {
+/// Then it is not slow: the ring is about to say so.
+bool somebody_is_stopped(const flight::HangReport& report) {
   return std::any_of(report.ranks.begin(), report.ranks.end(), [](const flight::RankStatus& status) {
-    return status.condition != flight::RankCondition::kWaiting && status.condition != flight::RankCondition::kRunning;
+    return status.condition == flight::RankCondition::kStopped;
+  });
+}
+
+/// Whether the rank that seemed to be lost has answered: it is merely slow.
+bool is_false_alarm(const Alarm& alarm, const flight::HangReport& report) {
+  if (alarm.kind != AlarmKind::kLost) return false;
+  return std::any_of(report.ranks.begin(), report.ranks.end(), [&](const flight::RankStatus& status) {
+    return status.rank == alarm.about &&
+           (status.condition == flight::RankCondition::kWaiting || status.condition == flight::RankCondition::kRunning);
   });
 }
 
@@ -129,15 +140,27 @@ void Watch::conclude(int number, const Alarm& alarm) {
   if (alarm.by == settings_.rank) {
     const auto report = collect_report(keys_, number, alarm, settings_.size, kPatience);
     if (is_stopping()) return;
-    if (!alarm.fatal() && settings_.silence <= settings_.slow_after && somebody_is_lost(report)) return;
-    publish(report, number, settings_.log_folder);
-    if (!report.findings.empty()) told = report.findings.front().what;
+    if (!alarm.fatal() && settings_.silence <= settings_.slow_after && somebody_is_stopped(report)) return;
+    if (is_false_alarm(alarm, report)) {
+      told = kWithdrawn;
+      std::fprintf(stderr, "tessera: rank %d: %s, but answers now; is its host overloaded? The job goes on\n",
+                   settings_.rank, alarm.trigger.c_str());
+    } else {
+      publish(report, number, settings_.log_folder);
+      if (!report.findings.empty()) told = report.findings.front().what;
+    }
     keys_.store().set(keys_.told(number), told);
   } else if (alarm.fatal()) {
     try {
       told = keys_.store().get(keys_.told(number), kReportTakes);
     } catch (const store::StoreTimeout&) {  // NOLINT(bugprone-empty-catch): who was to report is gone, too
     }
+  }
+  if (told == kWithdrawn) {
+    const std::lock_guard lock(mutex_);
+    fatal_raised_ = false;
+    lost_.erase(alarm.about);
+    return;
   }
   if (alarm.fatal()) recorder_.conclude(told);
   // After a call that only failed, those who wait with it fail too, in their own time; others may be busy elsewhere.
@@ -171,17 +194,19 @@ bool Watch::raise(const Alarm& alarm) {
 }
 
 void Watch::lost(const Neighbour::Loss& loss) {
-  {
+  if (is_stopping()) return;
+  if (!loss.silent) {
     const std::lock_guard lock(mutex_);
     lost_.insert(loss.rank);
+    return;  // one that ended is missed only by those who wait for it: see look()
   }
-  if (is_stopping() || !loss.silent) return;  // one that ended is missed only by those who wait for it: see look()
+  const bool visible = loss.address.process_space == flight::process_space();
+  flight::ProcessState state{flight::RankCondition::kSilent, "at " + loss.address.address};
+  if (visible) state = flight::state_of_process(loss.address.process);
+  // Its process runs, and gets no time on its cores: slow, which is told when somebody waits for it.
+  if (visible && state.condition == flight::RankCondition::kSilent) return;
   const std::string who = "rank " + std::to_string(loss.rank);
   if (loss.rank == settings_.store_host) {
-    const bool visible = loss.address.process_space == flight::process_space();
-    const flight::ProcessState state =
-        visible ? flight::state_of_process(loss.address.process)
-                : flight::ProcessState{flight::RankCondition::kSilent, "at " + loss.address.address};
     return store_is_lost(who + " " + flight::verb(state.condition) + ": " + state.detail);
   }
   try {
