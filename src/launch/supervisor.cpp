@@ -168,10 +168,10 @@ std::string Supervisor::cause_of_failure(const Attempt& attempt) const {
   const Rank& first = *attempt.first_failure();
   if (!node_report_ || node_report_->findings.empty()) return verdict_of(first);
   const flight::Finding& finding = node_report_->findings.front();
-  const bool is_first = std::find(finding.ranks.begin(), finding.ranks.end(), first.number) != finding.ranks.end();
+  const std::string own_death = "rank " + std::to_string(first.number) + " " + verb(flight::RankCondition::kDead);
   // A rank that ended amid its own work is its own cause, whoever else is lost; not when the calls differ.
   const bool has_cause = failed_in_a_call(first) || is_about_the_living(finding, node_report_->ranks);
-  return is_first || !has_cause ? "" : finding.what;
+  return finding.what.starts_with(own_death) || !has_cause ? "" : finding.what;
 }
 
 void Supervisor::begin_ending(Attempt& attempt, int signal) {

@@ -17,6 +17,9 @@ class JobKeys {
   store::StoreClient& store() const { return *store_; }
 
   std::string address(int rank) const { return prefix_ + "address/" + std::to_string(rank); }
+  /// Counts the ranks that watch; the last one sets the second.
+  std::string watching() const { return prefix_ + "watching"; }
+  std::string all_watch() const { return prefix_ + "all_watch"; }
   std::string left(int rank) const { return prefix_ + "left/" + std::to_string(rank); }
   std::string alarm(int number) const { return prefix_ + "alarm/" + std::to_string(number); }
   std::string answer(int number, int rank) const {

@@ -1,5 +1,7 @@
 #include "comm/watch/start_watch.h"
 
+#include <tessera/core/error.h>
+
 #include <cstdlib>
 #include <utility>
 
@@ -12,6 +14,15 @@ store::Secret ring_secret(const Rendezvous& rendezvous, int rank, std::chrono::m
   const std::string key = rendezvous.prefix + "watch/secret";
   if (rank == 0) rendezvous.client->set(key, store::Secret::mint().hex());
   return store::Secret::from_hex(rendezvous.client->get(key, timeout));
+}
+
+/// Rank 0 may leave right after init(), and the store with it: it waits until all have come so far.
+void tell_that_it_watches(const JobKeys& keys, int size) {
+  if (keys.store().add(keys.watching(), 1) < size) return;
+  try {
+    keys.store().set(keys.all_watch(), "yes");
+  } catch (const CommError&) {  // NOLINT(bugprone-empty-catch): rank 0 heard it, and was gone before it answered
+  }
 }
 
 }  // namespace
@@ -29,7 +40,9 @@ std::unique_ptr<Watch> start_watch(const WorldOptions& options, const LaunchEnvi
   if (const char* folder = std::getenv("TESSERA_LOG_DIR")) settings.log_folder = folder;
   JobKeys keys(rendezvous.client, rendezvous.prefix + "watch/");
   const store::Secret secret = ring_secret(rendezvous, launch.rank, options.init_timeout());
-  return std::make_unique<Watch>(std::move(settings), std::move(keys), secret, recorder, pthread_self());
+  auto watch = std::make_unique<Watch>(std::move(settings), keys, secret, recorder, pthread_self());
+  tell_that_it_watches(keys, launch.size);
+  return watch;
 }
 
 }  // namespace tessera::comm

@@ -75,14 +75,23 @@ Watch::~Watch() {
   changed_.notify_all();
   try {
     keys_.store().set(keys_.left(settings_.rank), "in order");
-    if (settings_.store_host == settings_.rank)
-      raise({AlarmKind::kClosing, settings_.rank, -1, "the store's host leaves"});
+    if (settings_.store_host == settings_.rank) close_store();
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the store is gone, and with it who would care
   }
   keys_.store().close();
   neighbour_.reset();
   listener_.join();
   looker_.join();
+}
+
+/// Blocks: until all ranks have begun to watch, which needs the store; not for long, if one of them never does.
+void Watch::close_store() {
+  constexpr std::chrono::milliseconds kLingers{2000};
+  try {
+    keys_.store().wait({keys_.all_watch()}, kLingers);
+  } catch (const store::StoreTimeout&) {  // NOLINT(bugprone-empty-catch): they will find the store gone, and say so
+  }
+  raise({AlarmKind::kClosing, settings_.rank, -1, "the store's host leaves"});
 }
 
 bool Watch::is_stopping() const {

@@ -63,6 +63,7 @@ class Watch {
   void answer(int number);
   void conclude(int number, const Alarm& alarm);
   void store_is_lost(const std::string& reason);
+  void close_store();
   void set_verdict(const std::string& text);
   /// Ends the process if a call is still under way after the grace: nothing else ends a wait inside a library.
   void end_stuck_call();

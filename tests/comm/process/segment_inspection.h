@@ -22,7 +22,7 @@ inline Segment segment_of(const std::string& process = "self") {
     std::error_code gone;
     const auto target = std::filesystem::read_symlink(entry.path(), gone).string();
     struct stat status{};
-    if (target.starts_with("/memfd:tessera") && stat(entry.path().c_str(), &status) == 0) {
+    if (target.starts_with("/memfd:tessera (") && stat(entry.path().c_str(), &status) == 0) {
       return {status.st_ino, static_cast<std::size_t>(status.st_blocks) * 512};
     }
   }
@@ -42,7 +42,7 @@ inline bool is_held(ino_t inode) {
     }
     std::ifstream maps(process.path() / "maps");
     for (std::string line; std::getline(maps, line);) {
-      if (line.find("/memfd:tessera") != std::string::npos && line.find(in_maps) != std::string::npos) return true;
+      if (line.find("/memfd:tessera (") != std::string::npos && line.find(in_maps) != std::string::npos) return true;
     }
   }
   return false;
