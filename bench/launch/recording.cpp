@@ -5,7 +5,6 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 
 namespace {
@@ -39,7 +38,7 @@ int main(int argc, char** argv) {
   call.dtype = "BFloat16";
   call.shape = shape;
   call.where = std::source_location::current();
-  for (int block = std::atoi(argv[1]); block > 0; --block) {
+  for (int block = std::stoi(argv[1]); block > 0; --block) {
     std::printf("{\"ns\": %.1f}\n", nanoseconds_a_call(recorder, call));
   }
   return 0;

@@ -12,7 +12,7 @@ from harness.spread import spread
 from launch.contestants import PEER_VARIABLES, fault_rank, job, peer_rank, tessera, torchrun
 
 KILLS = 50
-PEER_KILLS = 10
+PEER_KILLS = 6
 RANKS = 2
 SECONDS = 1.5
 PEER_CAP = 20        # seconds for a restart of the peer, then it counts as none
