@@ -18,20 +18,18 @@ CAP = 120          # seconds that the peer is given
 PEERS_AT_A_TIME = 8  # they mostly wait
 WHAT = {
     "kill": "SIGKILL", "stop": "SIGSTOP", "abort": "abort()", "throw": "an exception", "loop": "an infinite loop",
-    "read": "a blocked read", "slow": "7 s of work (no fault)", "debug": "8 s in a debugger (no fault)", "exit": "exit(0) amid the job",
+    "read": "a blocked read", "slow": "7 s of work (no fault)", "debug": "8 s in a debugger (no fault)",
+    "exit": "exit(0) amid the job",
     "skip": "skips a collective", "operation": "another operation", "shape": "another shape",
     "dtype": "another dtype", "absent": "never starts", "store_rank": "rank 0, with the store, killed",
     "host": "the store's host fails", "cut": "the link is cut",
 }
 BACKENDS = {**{name: ("shm", "gloo") for name in WHAT}, "host": ("gloo",), "cut": ("gloo",)}
-ON_TWO_HOSTS = ("host", "cut")
+OURS_ALONE = "debug"  # torchrun has no limit that one could raise
 
 
 def ours(context, name, backend):
-    run = two_hosts.run_fault if name in two_hosts.FAULTS else None
-    if run:
-        return run(tessera(context), fault_rank(context), name, backend)
-    return table.run_fault(tessera(context), fault_rank(context), name, VICTIM, backend)
+    return two_hosts.run_fault(tessera(context), fault_rank(context), name, VICTIM, backend)
 
 
 def seconds_until_over(job, begin, exit_code):
@@ -42,8 +40,6 @@ def seconds_until_over(job, begin, exit_code):
 
 def peer_on_one_host(context, name):
     fault, victim = ("kill", 0) if name == "store_rank" else (name, VICTIM)
-    if name == "debug":
-        return {"seconds": None, "exit_code": None, "blames": None, "victim": victim, "not_run": True}
     job = contestants.job.Job(
         [*torchrun(context, table.RANKS, "--master-addr", "127.0.0.1", "--master-port", free_port()),
          peer_rank(context), fault, victim], PEER_VARIABLES)
@@ -89,9 +85,10 @@ def peer_on_two_hosts(context, name):
 
 def peers(context):
     with concurrent.futures.ThreadPoolExecutor(PEERS_AT_A_TIME) as pool:
-        running = {name: pool.submit(peer_on_one_host, context, name) for name in WHAT if name not in ON_TWO_HOSTS}
+        running = {name: pool.submit(peer_on_one_host, context, name) for name in WHAT
+                   if name not in two_hosts.IN_NAMESPACES and name != OURS_ALONE}
         figures = {name: one.result() for name, one in running.items()}
-    for name in ON_TWO_HOSTS:
+    for name in two_hosts.IN_NAMESPACES:
         figures[name] = peer_on_two_hosts(context, name)
     return figures
 
@@ -101,7 +98,7 @@ def shown(seconds):
 
 
 def peer_cell(figure):
-    if figure.get("not_run"):
+    if figure is None:
         return "-"
     if figure["seconds"] is None:
         return f"> {CAP}"
@@ -135,7 +132,7 @@ def measure(context):
             over = [one["over"] for one in mine if one["over"] is not None]
             cells.append(f"{shown(max(noticed, default=None))} / {shown(median(over) if over else None)}"
                          if mine else "")
-        rows.append([what, *cells, peer_cell(figures[name])])
+        rows.append([what, *cells, peer_cell(figures.get(name))])
     noticed = [one["noticed"] for one in samples if one["noticed"] is not None]
     return Outcome(
         f"Faults of one of {table.RANKS} ranks: seconds until noticed (the slowest) / until the job was over (median)",

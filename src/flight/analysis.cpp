@@ -25,10 +25,6 @@ std::string with_verb(const std::vector<int>& ranks, const char* singular, const
   return rank_text(ranks) + " " + (ranks.size() == 1 ? singular : plural);
 }
 
-bool is_lost(RankCondition condition) {
-  return condition != RankCondition::kWaiting && condition != RankCondition::kRunning;
-}
-
 bool failed_last(const RankStatus& status) {
   return status.snapshot && !status.snapshot->calls.empty() &&
          status.snapshot->calls.back().state == CallState::kFailed;
@@ -68,7 +64,7 @@ class Analysis {
     std::map<std::pair<int, std::string>, std::vector<int>> causes;
     for (const RankStatus& status : report_.ranks) {
       // A rank whose call was refused ends because of the disagreement.
-      if (!is_lost(status.condition) || (disagree && failed_last(status))) continue;
+      if (is_alive(status.condition) || (disagree && failed_last(status))) continue;
       const bool alone = status.condition == RankCondition::kDead || status.condition == RankCondition::kStopped;
       causes[{alone ? status.rank : report_.world_size, verb(status.condition) + status.detail}].push_back(status.rank);
     }

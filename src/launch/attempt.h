@@ -36,6 +36,8 @@ struct Rank {
   std::optional<Death> death;
 
   bool failed() const { return death && death->wait_status != 0; }
+  /// Also after its end; nothing when it never recorded.
+  std::optional<flight::Snapshot> recorded() const { return box ? box->read() : std::nullopt; }
 };
 
 /// A program that could not be started after all.

@@ -58,7 +58,7 @@ std::string duration_for_people(Clock::duration duration) {
 }
 
 std::string verdict_of(const Rank& rank) {
-  const auto snapshot = rank.box ? rank.box->read() : std::nullopt;
+  const auto snapshot = rank.recorded();
   if (!snapshot) return "";
   // One that communicates again has got over it.
   const bool went_on = !snapshot->calls.empty() && snapshot->calls.back().state == CallState::kDone;

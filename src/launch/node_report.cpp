@@ -23,7 +23,7 @@ bool is_in_a_call(const std::optional<flight::Snapshot>& snapshot) {
 flight::RankStatus status_of(const Rank& rank) {
   flight::RankStatus status;
   status.rank = rank.number;
-  if (rank.box) status.snapshot = rank.box->read();
+  status.snapshot = rank.recorded();
   if (rank.death) {
     status.condition = flight::RankCondition::kDead;
     status.detail = end_in_short(rank.death->wait_status);

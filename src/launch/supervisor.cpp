@@ -34,22 +34,21 @@ constexpr std::chrono::minutes kGoodRun{1};
 constexpr std::int64_t kGoodCalls = 16;
 
 bool has_communicated(const Rank& rank) {
-  const auto snapshot = rank.box ? rank.box->read() : std::nullopt;
+  const auto snapshot = rank.recorded();
   if (!snapshot) return false;
   const auto is_done = [](const CallRecord& call) { return call.state == CallState::kDone; };
   return std::count_if(snapshot->calls.begin(), snapshot->calls.end(), is_done) >= kGoodCalls;
 }
 
 bool failed_in_a_call(const Rank& rank) {
-  const auto snapshot = rank.box ? rank.box->read() : std::nullopt;
+  const auto snapshot = rank.recorded();
   return snapshot && !snapshot->calls.empty() && snapshot->calls.back().state == CallState::kFailed;
 }
 
 bool is_about_the_living(const flight::Finding& finding, const std::vector<flight::RankStatus>& statuses) {
   return std::all_of(finding.ranks.begin(), finding.ranks.end(), [&](int rank) {
     return std::any_of(statuses.begin(), statuses.end(), [&](const flight::RankStatus& status) {
-      return status.rank == rank && (status.condition == flight::RankCondition::kWaiting ||
-                                     status.condition == flight::RankCondition::kRunning);
+      return status.rank == rank && flight::is_alive(status.condition);
     });
   });
 }

@@ -127,5 +127,8 @@ IN_NAMESPACES = ("host", "cut")
 FAULTS = {"host": host_fails, "cut": link_is_cut, "store_rank": store_rank_is_killed}
 
 
-def run_fault(tessera, program, name, backend):
-    return FAULTS[name](tessera, program, backend)
+def run_fault(tessera, program, name, victim, backend):
+    """Any fault of the table; those of hosts choose their victims themselves."""
+    if name in FAULTS:
+        return FAULTS[name](tessera, program, backend)
+    return faults.run_fault(tessera, program, name, victim, backend)

@@ -19,6 +19,11 @@ enum class RankCondition : std::uint8_t {
   kMissing,  ///< never came to the rendezvous
 };
 
+/// Whether it still answers: in a call, or in its own code.
+constexpr bool is_alive(RankCondition condition) {
+  return condition == RankCondition::kWaiting || condition == RankCondition::kRunning;
+}
+
 /// What is known of one rank.
 struct RankStatus {
   int rank = 0;

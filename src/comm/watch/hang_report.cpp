@@ -16,8 +16,8 @@
 namespace tessera::comm {
 namespace {
 
-/// A rank that did not answer: what its host says of it, where that is this host.
-flight::RankStatus unanswered(const JobKeys& keys, int rank, bool connection_broke) {
+/// A rank that did not answer: what its host says of it, where that is this host, and what it recorded, if asked for.
+flight::RankStatus unanswered(const JobKeys& keys, int rank, bool connection_broke, bool with_record) {
   flight::RankStatus status;
   status.rank = rank;
   const auto text = keys.store().try_get(keys.address(rank));
@@ -35,13 +35,13 @@ flight::RankStatus unanswered(const JobKeys& keys, int rank, bool connection_bro
   const flight::ProcessState state = flight::state_of_process(address.process);
   status.condition = state.condition;
   status.detail = state.detail;
-  status.snapshot = flight::read_black_box(address.black_box);
+  if (with_record) status.snapshot = flight::read_black_box(address.black_box);
   return status;
 }
 
 /// Whether no answer is to be expected: the process has ended or does not run.
 bool cannot_answer(const JobKeys& keys, int rank) {
-  const auto condition = unanswered(keys, rank, false).condition;
+  const auto condition = unanswered(keys, rank, false, false).condition;
   return condition == flight::RankCondition::kDead || condition == flight::RankCondition::kStopped;
 }
 
@@ -93,7 +93,7 @@ flight::HangReport collect_report(const JobKeys& keys, int number, const Alarm& 
   std::vector<flight::RankStatus> ranks;
   for (int rank = 0; rank < size; ++rank) {
     const auto& answer = answers[static_cast<std::size_t>(rank)];
-    ranks.push_back(answer ? answered(rank, *answer) : unanswered(keys, rank, broken.contains(rank)));
+    ranks.push_back(answer ? answered(rank, *answer) : unanswered(keys, rank, broken.contains(rank), true));
   }
   return flight::analyse(alarm.trigger, alarm.fatal(), flight::now_ns(), size, std::move(ranks));
 }

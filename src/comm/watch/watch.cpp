@@ -43,8 +43,7 @@ bool somebody_is_stopped(const flight::HangReport& report) {
 bool is_false_alarm(const Alarm& alarm, const flight::HangReport& report) {
   if (alarm.kind != AlarmKind::kLost) return false;
   return std::any_of(report.ranks.begin(), report.ranks.end(), [&](const flight::RankStatus& status) {
-    return status.rank == alarm.about &&
-           (status.condition == flight::RankCondition::kWaiting || status.condition == flight::RankCondition::kRunning);
+    return status.rank == alarm.about && flight::is_alive(status.condition);
   });
 }
 
