@@ -65,11 +65,14 @@ Communicator Communicator::split_by(const std::function<int(int)>& color_of, con
 }
 
 at::Tensor Communicator::empty(at::IntArrayRef shape, const at::TensorOptions& options) const {
+  const auto memory = options.device().is_cpu() ? allocator() : nullptr;
+  if (!memory) return at::empty(shape, options);
+  return comm::tensor_from(memory.get(), shape, c10::typeMetaToScalarType(options.dtype()));
+}
+
+std::shared_ptr<c10::Allocator> Communicator::allocator() const {
   c10d::Backend& backend = *group_->connection().backend;
-  if (options.device().is_cpu() && backend.supportsTensorAlloc(-1)) {
-    return comm::tensor_from(backend.getMemAllocator().get(), shape, c10::typeMetaToScalarType(options.dtype()));
-  }
-  return at::empty(shape, options);
+  return backend.supportsTensorAlloc(-1) ? backend.getMemAllocator() : nullptr;
 }
 
 bool Communicator::is_zero_copy(const at::Tensor& tensor) const {

@@ -16,6 +16,10 @@
 #include <string>
 #include <vector>
 
+namespace c10 {
+struct Allocator;
+}  // namespace c10
+
 namespace c10d {
 class Backend;
 class ProcessGroup;
@@ -153,6 +157,8 @@ class Communicator {
   /// An uninitialised tensor in memory that this group moves with the fewest copies: shared mappings on one host,
   /// ordinary memory elsewhere. The pages return to the system when the tensor is freed.
   at::Tensor empty(at::IntArrayRef shape, const at::TensorOptions& options = {}) const;
+  /// What `empty` takes its memory from; null where that is ordinary memory.
+  std::shared_ptr<c10::Allocator> allocator() const;
   /// Whether the ranks of this group reach `tensor` without a copy through staging.
   bool is_zero_copy(const at::Tensor& tensor) const;
 

@@ -6,8 +6,8 @@
 
 #include <thread>
 
-#include "comm/process/mpi_job.h"
 #include "comm/process/roles.h"
+#include "support/mpi_job.h"
 #include "support/require.h"
 
 namespace tessera::testing {

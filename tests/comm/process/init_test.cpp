@@ -8,9 +8,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "comm/process/mpi_job.h"
 #include "comm/process/roles.h"
 #include "support/error_message.h"
+#include "support/mpi_job.h"
 
 namespace tessera::testing {
 

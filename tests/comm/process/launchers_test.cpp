@@ -9,8 +9,8 @@
 
 #include <cstdlib>
 
-#include "comm/process/mpi_job.h"
 #include "comm/process/roles.h"
+#include "support/mpi_job.h"
 #include "support/require.h"
 #include "support/temporary_folder.h"
 

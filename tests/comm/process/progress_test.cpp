@@ -8,8 +8,8 @@
 #include <fstream>
 #include <thread>
 
-#include "comm/process/mpi_job.h"
 #include "comm/process/roles.h"
+#include "support/mpi_job.h"
 #include "support/require.h"
 #include "support/temporary_file.h"
 

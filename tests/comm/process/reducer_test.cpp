@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/process/mpi_job.h"
 #include "comm/process/roles.h"
 #include "comm/reducer_case.h"
+#include "support/mpi_job.h"
 #include "support/require.h"
 
 namespace tessera::testing {

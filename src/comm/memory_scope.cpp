@@ -1,0 +1,64 @@
+#include <tessera/comm/memory_scope.h>
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+namespace tessera {
+namespace {
+
+/// Where this thread's tensors go; null: where they always go.
+thread_local c10::Allocator* chosen = nullptr;
+
+/// LibTorch has one CPU allocator for the process. While a scope lives it is this one, which leaves the tensors of
+/// other threads where they belong. It is never destroyed: a tensor made inside a scope keeps a pointer to it.
+class ByThread : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t num_bytes) override {
+    return (chosen ? chosen : usual_.load())->allocate(num_bytes);
+  }
+  void copy_data(void* destination, const void* source, std::size_t num_bytes) const override {
+    usual_.load()->copy_data(destination, source, num_bytes);
+  }
+
+  static ByThread& of_process() {
+    static auto* const allocator = new ByThread;
+    return *allocator;
+  }
+
+  void enter() {
+    const std::lock_guard lock(mutex_);
+    if (num_scopes_++ > 0) return;
+    usual_ = c10::GetCPUAllocator();
+    c10::SetCPUAllocator(this);
+  }
+
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    if (--num_scopes_ == 0) c10::SetCPUAllocator(usual_);
+  }
+
+ private:
+  std::mutex mutex_;
+  int num_scopes_ = 0;
+  std::atomic<c10::Allocator*> usual_ = c10::GetCPUAllocator();
+};
+
+}  // namespace
+
+MemoryScope::MemoryScope(const Communicator& comm) : allocator_(comm.allocator()), outer_(chosen) {
+  if (!allocator_) return;
+  chosen = allocator_.get();
+  ByThread::of_process().enter();
+}
+
+MemoryScope::~MemoryScope() {
+  if (!allocator_) return;
+  chosen = outer_;
+  ByThread::of_process().leave();
+}
+
+}  // namespace tessera
