@@ -1,0 +1,62 @@
+#pragma once
+
+#include <tessera/intercept/watch.h>
+
+#include <ATen/record_function.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace tessera::intercept {
+
+struct Watch::Entry {
+  std::vector<at::Tensor> tensors;
+  std::weak_ptr<Listener> listener;
+  Interest interest;
+  std::atomic<bool> active = true;
+};
+
+/// The watches of the process, behind LibTorch's one list of callbacks.
+///
+/// Note [One registry for the process]
+/// A callback of RecordFunction is a plain function: LibTorch hands it nothing to tell whose it is. So what it looks up
+/// has to be found from the process. This is the only such state of ours; it holds no more than what LibTorch's own
+/// list of callbacks would, and is empty when the last watch has gone.
+class Registry {
+ public:
+  /// What the callback reads: never changed, only replaced.
+  struct Table {
+    struct Place {
+      std::shared_ptr<Watch::Entry> entry;
+      std::size_t index;  // of its tensors
+    };
+    // Views are found by their storage; a tensor that was given another one since (by torch::load, say) by itself.
+    std::unordered_multimap<const c10::StorageImpl*, Place> by_storage;
+    std::unordered_multimap<const c10::TensorImpl*, Place> by_tensor;
+    std::vector<std::shared_ptr<Watch::Entry>> every_operator;
+  };
+
+  static Registry& of_process();
+
+  void add(const std::shared_ptr<Watch::Entry>& entry);
+  void remove(const std::shared_ptr<Watch::Entry>& entry) noexcept;
+  void set_active(Watch::Entry& entry, bool active);
+  /// The table of now, by a look at one counter as a rule.
+  const std::shared_ptr<const Table>& table() const;
+
+ private:
+  void publish();
+  void count_active(int change);
+
+  mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<Watch::Entry>> entries_;
+  std::shared_ptr<const Table> table_ = std::make_shared<Table>();
+  std::atomic<std::uint64_t> version_ = 0;
+  int num_active_ = 0;
+  at::CallbackHandle callback_ = at::INVALID_CALLBACK_HANDLE;
+};
+
+}  // namespace tessera::intercept

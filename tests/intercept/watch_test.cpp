@@ -1,0 +1,139 @@
+#include <tessera/intercept/watch.h>
+
+#include <torch/torch.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tessera::intercept {
+namespace {
+
+using ::testing::Contains;
+using ::testing::IsEmpty;
+
+struct Ear : Listener {
+  void on_use(const at::Tensor& /*tensor*/, std::string_view name) override {
+    const std::lock_guard lock(mutex);
+    uses.emplace_back(name);
+    if (computes) at::relu(at::ones({2}));
+    if (throws) throw std::runtime_error("never seen");
+  }
+  void on_operator(std::string_view name) override {
+    const std::lock_guard lock(mutex);
+    operators.emplace_back(name);
+  }
+
+  std::mutex mutex;
+  std::vector<std::string> uses;
+  std::vector<std::string> operators;
+  bool throws = false;
+  bool computes = false;
+};
+
+TEST(Watch, HearsOfOperatorsThatTakeATensor) {
+  const auto ear = std::make_shared<Ear>();
+  const at::Tensor weight = at::ones({3, 3});
+  const at::Tensor other = at::ones({3, 3});
+  const Watch watch({weight}, ear);
+  at::matmul(other, other);
+  EXPECT_THAT(ear->uses, IsEmpty());
+  at::matmul(other, weight);
+  EXPECT_THAT(ear->uses, Contains("aten::matmul"));
+}
+
+TEST(Watch, HearsOfViewsAndOfListsOfTensors) {
+  const auto ear = std::make_shared<Ear>();
+  const at::Tensor weight = at::ones({4});
+  const at::Tensor half = weight.narrow(0, 0, 2);
+  const Watch watch({weight}, ear);
+  at::cat({at::zeros({2}), half});
+  EXPECT_THAT(ear->uses, Contains("aten::cat"));
+}
+
+TEST(Watch, HearsOfModulesThatWereNotModified) {
+  torch::nn::LSTM lstm(3, 4);
+  torch::nn::MultiheadAttention attention(4, 2);
+  const auto first = std::make_shared<Ear>();
+  const auto second = std::make_shared<Ear>();
+  const Watch of_lstm({lstm->parameters().back()}, first);
+  const Watch of_attention({attention->parameters().back()}, second);
+  const auto x = std::get<0>(lstm(at::ones({2, 1, 3})));
+  EXPECT_FALSE(first->uses.empty());
+  EXPECT_TRUE(second->uses.empty());
+  attention(x, x, x);
+  EXPECT_FALSE(second->uses.empty());
+}
+
+TEST(Watch, HearsOfBackward) {
+  const auto ear = std::make_shared<Ear>();
+  const at::Tensor weight = at::ones({3, 3}).set_requires_grad(true);
+  const at::Tensor loss = at::matmul(at::ones({3, 3}).set_requires_grad(true), weight).sum();
+  const Watch watch({weight}, ear);
+  loss.backward();
+  EXPECT_FALSE(ear->uses.empty());
+}
+
+TEST(Watch, HearsNothingWhilePausedAndAfterItsEnd) {
+  const auto ear = std::make_shared<Ear>();
+  const at::Tensor weight = at::ones({3});
+  {
+    Watch watch({weight}, ear);
+    watch.pause();
+    at::relu(weight);
+    EXPECT_THAT(ear->uses, IsEmpty());
+    watch.resume();
+    at::relu(weight);
+    EXPECT_FALSE(ear->uses.empty());
+    ear->uses.clear();
+  }
+  at::relu(weight);
+  EXPECT_THAT(ear->uses, IsEmpty());
+}
+
+TEST(Watch, HearsEveryOperatorWhenAsked) {
+  const auto ear = std::make_shared<Ear>();
+  const at::Tensor weight = at::ones({3});
+  const Watch watch({weight}, ear, Interest::kUsesAndEveryOperator);
+  at::relu(at::ones({2}));
+  EXPECT_THAT(ear->uses, IsEmpty());
+  EXPECT_THAT(ear->operators, Contains("aten::relu"));
+}
+
+TEST(Watch, DoesNotHearItselfAndSurvivesWhatIsThrown) {
+  const auto ear = std::make_shared<Ear>();
+  const at::Tensor weight = at::ones({3});
+  const Watch watch({weight}, ear, Interest::kUsesAndEveryOperator);
+  ear->computes = true;
+  ear->throws = true;
+  const at::Tensor result = at::neg(weight);
+  EXPECT_EQ(ear->uses.size(), 1U);
+  EXPECT_EQ(ear->operators.size(), 1U);
+  EXPECT_EQ(result[0].item<float>(), -1);
+}
+
+TEST(Watch, ServesManyThreads) {
+  std::vector<std::thread> threads;
+  std::vector<int> heard(4, 0);
+  for (std::size_t t = 0; t < heard.size(); ++t) {
+    threads.emplace_back([&heard, t] {
+      const at::Tensor weight = at::ones({3});
+      for (int round = 0; round < 50; ++round) {
+        const auto ear = std::make_shared<Ear>();
+        Watch watch({weight}, ear);
+        at::neg(weight);
+        watch.pause();
+        at::neg(weight);
+        heard[t] += static_cast<int>(ear->uses.size());
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_THAT(heard, ::testing::Each(50));
+}
+
+}  // namespace
+}  // namespace tessera::intercept
