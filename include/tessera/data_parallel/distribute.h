@@ -1,0 +1,113 @@
+#pragma once
+
+#include <tessera/data_parallel/ddp_options.h>
+#include <tessera/mesh/ranks.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace tessera {
+
+namespace data_parallel {
+class DdpState;
+}  // namespace data_parallel
+
+/// While one lives, backward passes add to the local gradients and nothing is averaged: for gradient accumulation.
+/// What counts is where the forward runs. The first pass after it averages all that has come together.
+class [[nodiscard]] NoSync {
+ public:
+  explicit NoSync(std::shared_ptr<data_parallel::DdpState> state);
+  ~NoSync();
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+
+ private:
+  std::shared_ptr<data_parallel::DdpState> state_;
+};
+
+/// Training on uneven inputs: made on every rank before the loop, `finish()` after it. A rank whose batches have run
+/// out answers the others' calls with zeros until all are done; then every rank takes the weights and buffers of the
+/// rank that trained last. The state of an optimizer is not passed on: it is older on ranks that ran out early.
+/// See docs/guides/data_parallel.md for what the average means meanwhile.
+class [[nodiscard]] Join {
+ public:
+  Join(std::shared_ptr<data_parallel::DdpState> state, bool divide_by_initial_size);
+  ~Join();
+  Join(const Join&) = delete;
+  Join& operator=(const Join&) = delete;
+
+  /// Collective: over the ranks of the model. Blocks: until the last of them has called it.
+  void finish();
+
+ private:
+  std::shared_ptr<data_parallel::DdpState> state_;
+  int number_;
+};
+
+/// What a model's gradients did so far, on this rank.
+struct DdpStatistics {
+  std::uint64_t num_synchronised = 0;    ///< backward passes whose gradients were averaged
+  std::uint64_t num_unsynchronised = 0;  ///< backward passes under NoSync
+  std::uint64_t num_buckets = 0;         ///< now
+  std::uint64_t num_gradient_bytes = 0;  ///< handed to the communicator
+  bool buckets_are_zero_copy = false;    ///< they lie in the communicator's memory
+};
+
+/// A model whose gradients are averaged over ranks as backward computes them. A handle: cheap to copy. The model is
+/// used as before; gradients are averaged as long as a copy of the handle lives.
+/// Thread-safety: the thread that trains the model.
+class DistributedModel {
+ public:
+  explicit DistributedModel(std::shared_ptr<data_parallel::DdpState> state);
+
+  /// Those that are trained, each once, in the order of the model's `named_parameters()`.
+  const std::vector<at::Tensor>& parameters() const;
+  const std::vector<std::string>& parameter_names() const;
+  const Communicator& comm() const;
+
+  /// `{ auto guard = ddp.no_sync(); model->forward(x).backward(); }`
+  NoSync no_sync() const;
+  /// `auto join = ddp.join(); for (...) {...} join.finish();` By default the sum is divided by the number of ranks at
+  /// the start, so that every sample weighs the same; else by those that still have batches.
+  /// Collective: over the ranks of the model.
+  Join join(bool divide_by_initial_size = true) const;
+
+  /// Every rank takes rank 0's buffers: before evaluating or saving on a rank other than 0. Collective.
+  void sync_buffers() const;
+  /// From the next step on. Call it on every rank between steps.
+  void set_bucket_bytes(std::int64_t bucket_bytes) const;
+  /// Only with `reproducible`: the next backward is this rank's micro-batch `index` of the step. Needed when they run
+  /// in another order than 0, 1, 2, ...
+  void set_micro_batch(std::int64_t index) const;
+
+  DdpStatistics statistics() const;
+
+  const std::shared_ptr<data_parallel::DdpState>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<data_parallel::DdpState> state_;
+};
+
+/// Averages the gradients of `model` over `ranks` in every backward pass. The model is not modified: go on calling its
+/// own `forward`. Give an optimizer the model's parameters as ever.
+/// Collective: over `ranks`. Throws ConfigError, on every rank, when the ranks' options differ, or their parameters in
+/// number, name, shape, layout or dtype, naming the first.
+[[nodiscard]] DistributedModel distribute(std::shared_ptr<torch::nn::Module> model, const Ranks& ranks,
+                                          const DdpOptions& options = {});
+
+/// As above for the holders that TORCH_MODULE makes.
+template <class Holder>
+  requires requires(const Holder& holder) { holder.ptr(); }
+[[nodiscard]] DistributedModel distribute(const Holder& model, const Ranks& ranks, const DdpOptions& options = {}) {
+  return distribute(std::shared_ptr<torch::nn::Module>(model.ptr()), ranks, options);
+}
+
+}  // namespace tessera

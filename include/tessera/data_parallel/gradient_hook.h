@@ -1,0 +1,61 @@
+#pragma once
+
+#include <tessera/comm/communicator.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+namespace data_parallel {
+class HookAdapter;
+}  // namespace data_parallel
+
+/// Some of a model's gradients, complete on this rank, one after another in one tensor.
+struct GradientBucket {
+  std::size_t index = 0;               ///< the same on all ranks; buckets are reduced in this order
+  at::Tensor flat;                     ///< all gradients of the bucket, one-dimensional
+  std::vector<at::Tensor> gradients;   ///< views of `flat`, each of its parameter's shape
+  std::vector<at::Tensor> parameters;  ///< in the same order
+  int divisor = 1;                     ///< what the sum over the ranks is divided by: their number, as a rule
+};
+
+/// How gradients travel between ranks. Derive from it to write one's own: docs/guides/gradient_hooks.md.
+/// One object serves one model on one rank, and may keep state from step to step.
+class GradientHook {
+ public:
+  /// Waits for what was started and returns the averaged gradients: `bucket.flat` itself, or another tensor of its
+  /// length and dtype.
+  using Finish = std::function<at::Tensor()>;
+
+  virtual ~GradientHook() = default;
+
+  /// For messages: "fp16".
+  virtual std::string name() const = 0;
+
+  /// Starts to reduce the bucket and returns how to finish. Backward is still computing other gradients: start
+  /// asynchronous calls and do not wait. All ranks call it for the same buckets in the same order, and then each
+  /// returned function, in that order, when backward is done. The bucket's tensors stay valid until then; the object
+  /// itself does not.
+  virtual Finish start(const GradientBucket& bucket, const Communicator& comm) = 0;
+
+  /// The bytes of gradients that this rank has handed to the communicator so far.
+  std::uint64_t num_bytes() const { return num_bytes_; }
+
+ protected:
+  void count(const at::Tensor& sent) { num_bytes_ += sent.nbytes(); }
+
+ private:
+  friend class data_parallel::HookAdapter;
+
+  std::uint64_t num_bytes_ = 0;
+  std::atomic<bool> taken_ = false;
+};
+
+}  // namespace tessera

@@ -1,0 +1,83 @@
+#include "data_parallel/ddp_settings.h"
+
+#include <tessera/core/error.h>
+#include <tessera/data_parallel/gradient_hooks.h>
+
+#include <bit>
+
+namespace tessera::data_parallel {
+namespace {
+
+bool is_power_of_two(std::int64_t number) {
+  return number > 0 && std::has_single_bit(static_cast<std::uint64_t>(number));
+}
+
+void add_bucket_faults(const DdpOptions& options, std::string& faults) {
+  if (options.bucket_bytes() <= 0) {
+    faults += "\n  bucket_bytes is " + std::to_string(options.bucket_bytes()) + "; it must be above 0";
+  }
+  if (options.first_bucket_bytes() <= 0) {
+    faults += "\n  first_bucket_bytes is " + std::to_string(options.first_bucket_bytes()) + "; it must be above 0";
+  }
+  if (options.delay_all_reduce() && options.find_unused_parameters()) {
+    faults += "\n  delay_all_reduce takes a parameter without gradient as zero: leave find_unused_parameters off";
+  }
+  if (options.delay_all_reduce() && options.static_graph()) {
+    faults += "\n  static_graph is for the overlap that delay_all_reduce gives up: choose one";
+  }
+  if (options.hook() && options.compression() != "none") {
+    faults += "\n  a hook of one's own and compression \"" + options.compression() + "\" exclude each other";
+  }
+}
+
+void add_reproducible_faults(const DdpOptions& options, const Communicator& comm, std::string& faults) {
+  if (!options.reproducible()) {
+    if (options.micro_batches() != 0) faults += "\n  micro_batches is for reproducible(true) only";
+    if (options.num_threads() != 1) faults += "\n  num_threads is for reproducible(true) only";
+    return;
+  }
+  if (!is_power_of_two(comm.size())) {
+    faults += "\n  reproducible needs a power of two of ranks, the group has " + std::to_string(comm.size());
+  }
+  if (!is_power_of_two(options.micro_batches()) || options.micro_batches() < comm.size()) {
+    faults += "\n  reproducible needs micro_batches, the number of a step over all ranks: a power of two, at least " +
+              std::to_string(comm.size()) + "; found " + std::to_string(options.micro_batches());
+  }
+  if (options.num_threads() < 1) faults += "\n  num_threads must be at least 1";
+  if (options.hook() || options.compression() != "none") {
+    faults += "\n  reproducible adds gradients along a tree of its own: it takes no hook and no compression";
+  }
+  if (options.static_graph() || options.delay_all_reduce()) {
+    faults += "\n  static_graph and delay_all_reduce steer buckets, which reproducible mode does not use";
+  }
+}
+
+}  // namespace
+
+DdpSettings resolve(const DdpOptions& options, const Communicator& comm) {
+  DdpOptions::fields().check(options);
+  std::string faults;
+  add_bucket_faults(options, faults);
+  add_reproducible_faults(options, comm, faults);
+  if (!faults.empty()) {
+    throw ConfigError("the options of data parallelism cannot be met (rank " + std::to_string(comm.world_rank()) +
+                      "):" + faults);
+  }
+  DdpSettings settings{};
+  settings.bucket_bytes = options.bucket_bytes();
+  settings.first_bucket_bytes = options.first_bucket_bytes();
+  settings.find_unused_parameters = options.find_unused_parameters();
+  settings.gradient_as_bucket_view = options.gradient_as_bucket_view();
+  settings.static_graph = options.static_graph();
+  settings.delay_all_reduce = options.delay_all_reduce();
+  settings.broadcast_buffers = options.broadcast_buffers();
+  settings.init_sync = options.init_sync();
+  settings.hook = options.hook() ? options.hook() : make_gradient_hook(options.compression());
+  settings.reproducible = options.reproducible();
+  settings.micro_batches = options.micro_batches();
+  settings.micro_batches_per_rank = options.micro_batches() / comm.size();
+  settings.num_threads = static_cast<int>(options.num_threads());
+  return settings;
+}
+
+}  // namespace tessera::data_parallel

@@ -1,0 +1,274 @@
+#include "data_parallel/ddp_state.h"
+
+#include <tessera/core/error.h>
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "data_parallel/reducer_sync.h"
+#include "data_parallel/reproducible/refused.h"
+#include "data_parallel/reproducible/tree_sync.h"
+#include "data_parallel/same_model.h"
+#include "data_parallel/state_broadcast.h"
+
+namespace tessera::data_parallel {
+namespace {
+
+bool in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
+
+/// What must be the same on every rank. A fault is part of it: one rank that refuses must not leave the others waiting.
+std::vector<std::string> lines_of(const torch::nn::Module& model, const Communicator& comm, const DdpOptions& options) {
+  std::vector<std::string> lines{"nothing to object"};
+  try {
+    resolve(options, comm);
+    trained_parameters_of(model);
+    if (options.reproducible()) refuse_irreproducible_modules(model);
+  } catch (const ConfigError& fault) {
+    lines.front() = fault.what();
+    std::replace(lines.front().begin(), lines.front().end(), '\n', ' ');
+  }
+  for (const auto& field : DdpOptions::fields().fields()) {
+    lines.push_back("option " + field.key + " = " + DdpOptions::fields().get_text(options, field.key));
+  }
+  lines.push_back("hook " + (options.hook() ? options.hook()->name() : "none"));
+  const auto tensors = described(state_of(model));
+  lines.insert(lines.end(), tensors.begin(), tensors.end());
+  return lines;
+}
+
+}  // namespace
+
+std::shared_ptr<DdpState> DdpState::make(std::shared_ptr<torch::nn::Module> model, const Communicator& comm,
+                                         const DdpOptions& options, ForwardNotice notice) {
+  if (!model) throw ConfigError("there is no model to distribute: the pointer is null");
+  require_same_lines(comm, lines_of(*model, comm, options));
+  std::shared_ptr<DdpState> state(new DdpState(std::move(model), comm, resolve(options, comm)));
+  state->hook_parameters();
+  state->start_watching(notice);
+  return state;
+}
+
+DdpState::DdpState(std::shared_ptr<torch::nn::Module> model, const Communicator& comm, const DdpSettings& settings)
+    : model_(std::move(model)),
+      comm_(comm),
+      settings_(settings),
+      parameters_(trained_parameters_of(*model_)),
+      thread_(std::this_thread::get_id()),
+      may_lack_(settings.find_unused_parameters || settings.static_graph || settings.delay_all_reduce) {
+  if (settings_.reproducible) refuse_irreproducible_modules(*model_);
+  if (settings_.init_sync) broadcast_all(comm_, state_of(*model_).tensors, 0);
+}
+
+DdpState::~DdpState() { unhook_parameters(); }
+
+void DdpState::unhook_parameters() {
+  sync_.reset();
+  for (const Hook& hook : hooks_) hook.accumulator->del_post_hook(hook.key);
+  hooks_.clear();
+}
+
+void DdpState::hook_parameters() {
+  for (std::size_t i = 0; i < parameters_.tensors.size(); ++i) {
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameters_.tensors[i]);
+    auto on_gradient = [weak = weak_from_this(), i](const torch::autograd::variable_list& outputs,
+                                                    const torch::autograd::variable_list&) {
+      if (const auto state = weak.lock()) state->on_gradient(i);
+      return outputs;
+    };
+    const auto key =
+        accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(std::move(on_gradient)));
+    hooks_.push_back({std::move(accumulator), key});
+  }
+  // After ours, so that the reducer's hooks run after them.
+  if (settings_.reproducible) {
+    sync_ = std::make_unique<TreeSync>(parameters_, comm_, settings_);
+  } else {
+    sync_ = std::make_unique<ReducerSync>(parameters_, comm_, settings_);
+  }
+  num_passes_ = 0;
+}
+
+void DdpState::hook_parameters_that_moved() {
+  const auto moved = [this](const Hook& hook) {
+    const auto& parameter = parameters_.tensors[static_cast<std::size_t>(&hook - hooks_.data())];
+    return torch::autograd::impl::try_get_grad_accumulator(parameter) != hook.accumulator;
+  };
+  if (std::none_of(hooks_.begin(), hooks_.end(), moved)) return;
+  // Somebody gave a parameter other memory, as torch::load does; autograd then forgets its hooks without a word.
+  unhook_parameters();
+  hook_parameters();
+}
+
+void DdpState::start_watching(ForwardNotice notice) {
+  const bool every = settings_.reproducible;
+  if (notice == ForwardNotice::kWrapper && !every) return;
+  watch_ = intercept::Watch(parameters_.tensors, weak_from_this(),
+                            every ? intercept::Interest::kUsesAndEveryOperator : intercept::Interest::kUses);
+}
+
+// ---- forward --------------------------------------------------------------------------------------------------------
+
+void DdpState::on_use(const at::Tensor& tensor, std::string_view operator_name) {
+  // An optimizer and an evaluation use parameters without a graph, a logger what is detached from it; and what backward
+  // computes, again or for the first time, is no forward.
+  if (std::this_thread::get_id() != thread_ || !at::GradMode::is_enabled() || !tensor.requires_grad()) return;
+  // The second name is that of the record that detach() makes inside itself.
+  if (operator_name == "aten::detach" || operator_name == "detach" || in_backward() || kept_error_) return;
+  try {
+    begin_forward();
+  } catch (...) {
+    kept_error_ = std::current_exception();
+  }
+}
+
+void DdpState::on_operator(std::string_view operator_name) {
+  if (std::this_thread::get_id() != thread_ || phase_ == Phase::kBetween || kept_error_) return;
+  if (!draws_random_numbers(operator_name)) return;
+  kept_error_ = std::make_exception_ptr(ConfigError(
+      "reproducible mode refuses " + std::string(operator_name) + " (rank " + std::to_string(comm_.world_rank()) +
+      "): its random numbers would depend on the number of ranks. Set dropout to 0, or draw them before "
+      "the forward from a generator of your own"));
+}
+
+void DdpState::begin_forward() {
+  const bool wanted = num_no_sync_ == 0;
+  if (phase_ == Phase::kBackward) {
+    throw ConfigError("a forward began before the last backward pass was complete (rank " +
+                      std::to_string(comm_.world_rank()) +
+                      "): that pass failed, or runs on another thread. After a failure distribute the model anew");
+  }
+  const bool prepared = phase_ == Phase::kForward && sync_wanted_;
+  if (phase_ == Phase::kBetween) hook_parameters_that_moved();
+  if (wanted && !prepared) before_synchronised_forward();
+  phase_ = Phase::kForward;
+  seen_forward_ = true;
+  sync_wanted_ = wanted;
+  if (!settings_.reproducible) watch_.pause();
+}
+
+void DdpState::before_synchronised_forward() {
+  if (joining_) {
+    const int num_training = count_training_ranks(true);
+    sync_->set_divisor(divide_by_initial_size_ ? comm_.size() : num_training);
+  }
+  sync_->before_forward();
+  if (settings_.broadcast_buffers) sync_buffers(first_training_rank_);
+}
+
+void DdpState::sync_buffers(int root) { broadcast_all(comm_, buffers_of(*model_).tensors, root); }
+
+void DdpState::enter_no_sync() {
+  if (settings_.reproducible) {
+    throw ConfigError("reproducible mode adds up the micro-batches of a step itself: leave no_sync() out");
+  }
+  ++num_no_sync_;
+  watch_.resume();  // the next forward decides anew
+}
+
+void DdpState::leave_no_sync() {
+  --num_no_sync_;
+  watch_.resume();
+}
+
+// ---- backward -------------------------------------------------------------------------------------------------------
+
+void DdpState::on_gradient(std::size_t /*index*/) {
+  if (kept_error_) std::rethrow_exception(std::exchange(kept_error_, nullptr));
+  if (torch::autograd::get_current_graph_task_id() != backward_task_) start_backward();
+}
+
+void DdpState::start_backward() {
+  const std::string who = " (rank " + std::to_string(comm_.world_rank()) + ")";
+  if (phase_ == Phase::kBackward) {
+    throw ConfigError(
+        "a backward pass began inside another one (recomputation of activations does that), or after one "
+        "that failed" +
+        who + ". Neither can be averaged; after a failure distribute the model anew");
+  }
+  if (phase_ == Phase::kBetween && (!seen_forward_ || sync_wanted_)) {
+    throw ConfigError(
+        std::string(seen_forward_ ? "a second backward pass ran after one forward"
+                                  : "a backward pass ran whose forward was not seen: it was before the model was "
+                                    "distributed, or on another thread than distribute()") +
+        who + ". Its gradients would not be averaged. Add the losses and call backward once, or run the forward again");
+  }
+  backward_task_ = torch::autograd::get_current_graph_task_id();
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+    if (const auto state = weak.lock()) state->end_backward();
+  });
+  phase_ = Phase::kBackward;
+  const bool is_first = num_passes_++ == 0;
+  if (is_first && !sync_wanted_ && settings_.static_graph) {
+    throw ConfigError("with static_graph(true) the first backward pass teaches the graph" + who +
+                      ": run it outside no_sync()");
+  }
+  if (!sync_wanted_) return;
+  const auto used = parameters_in_this_backward();
+  if (!may_lack_) require_all_used(used);
+  sync_->backward_starts(used, is_first);
+}
+
+void DdpState::end_backward() {
+  phase_ = Phase::kBetween;
+  watch_.resume();
+  if (kept_error_) std::rethrow_exception(std::exchange(kept_error_, nullptr));
+  ++(sync_wanted_ ? statistics_.num_synchronised : statistics_.num_unsynchronised);
+  if (!sync_wanted_) return;
+  sync_->backward_ends();
+  // Behind what the reducer has queued to finish its buckets.
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+    if (const auto state = weak.lock()) state->sync_->gradients_are_final();
+  });
+}
+
+std::vector<bool> DdpState::parameters_in_this_backward() const {
+  const auto* in_graph = torch::autograd::get_current_graph_task_nodes_in_graph();
+  const auto* planned = torch::autograd::get_current_graph_task_exec_info();
+  std::vector<bool> used(hooks_.size(), true);
+  for (std::size_t i = 0; in_graph && i < hooks_.size(); ++i) {
+    auto* const node = hooks_[i].accumulator.get();
+    used[i] = in_graph->contains(node);
+    // A pass for some inputs only plans which nodes run.
+    if (used[i] && planned && !planned->empty()) {
+      const auto found = planned->find(node);
+      used[i] = found != planned->end() && found->second.should_execute();
+    }
+  }
+  return used;
+}
+
+void DdpState::require_all_used(const std::vector<bool>& used) const {
+  std::string names;
+  std::size_t num_missing = 0;
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    if (used[i]) continue;
+    if (++num_missing <= 8) names += (names.empty() ? "" : ", ") + parameters_.names[i];
+  }
+  if (num_missing == 0) return;
+  if (num_missing > 8) names += ", and " + std::to_string(num_missing - 8) + " more";
+  throw ConfigError("the loss does not depend on " + std::to_string(num_missing) + " of the " +
+                    std::to_string(used.size()) + " parameters (rank " + std::to_string(comm_.world_rank()) +
+                    "): " + names +
+                    ". The other ranks would wait for their gradients: set find_unused_parameters(true), freeze them "
+                    "with requires_grad_(false), or use them in the loss");
+}
+
+void DdpState::require_between_steps(const char* what) {
+  if (kept_error_) std::rethrow_exception(std::exchange(kept_error_, nullptr));
+  if (phase_ == Phase::kBetween) return;
+  throw ConfigError(std::string(what) + " must be called between steps, after backward and before the next forward");
+}
+
+DdpStatistics DdpState::statistics() const {
+  DdpStatistics statistics = statistics_;
+  sync_->add_to(statistics);
+  return statistics;
+}
+
+}  // namespace tessera::data_parallel

@@ -1,0 +1,89 @@
+#include "data_parallel/flat_parameters.h"
+
+#include <tessera/core/error.h>
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera::data_parallel {
+
+FlatParameters::FlatParameters(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {
+  for (const auto& parameter : parameters_) {
+    const auto options = at::TensorOptions().dtype(parameter.dtype()).device(parameter.device());
+    auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& one) {
+      return one.options.dtype() == options.dtype() && one.options.device() == options.device();
+    });
+    if (group == groups_.end()) group = groups_.insert(group, Group{options, 0});
+    slots_.push_back({static_cast<std::size_t>(group - groups_.begin()), group->num_elements});
+    group->num_elements += parameter.numel();
+  }
+}
+
+std::int64_t FlatParameters::num_elements() const {
+  std::int64_t sum = 0;
+  for (const auto& group : groups_) sum += group.num_elements;
+  return sum;
+}
+
+std::int64_t FlatParameters::fingerprint() const {
+  std::uint64_t hash = parameters_.size();
+  const auto mix = [&](std::int64_t value) { hash = hash * 1099511628211U + static_cast<std::uint64_t>(value); };
+  for (const auto& parameter : parameters_) {
+    mix(static_cast<std::int64_t>(parameter.scalar_type()));
+    for (const auto extent : parameter.sizes()) mix(extent);
+    mix(parameter.dim());
+  }
+  return static_cast<std::int64_t>(hash >> 2U);  // its negative exists as well
+}
+
+FlatBuffers FlatParameters::make_buffers(const Communicator& comm) const {
+  FlatBuffers buffers;
+  buffers.reserve(groups_.size());
+  for (const auto& group : groups_) buffers.push_back(comm.empty({group.num_elements}, group.options));
+  return buffers;
+}
+
+at::Tensor FlatParameters::view_of(const FlatBuffers& buffers, std::size_t index) const {
+  const auto& parameter = parameters_[index];
+  const auto& slot = slots_[index];
+  return buffers[slot.group].narrow(0, slot.offset, parameter.numel()).view(parameter.sizes());
+}
+
+void FlatParameters::read_gradients(const FlatBuffers& buffers) const {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor gradient = parameters_[i].grad();
+    at::Tensor place = view_of(buffers, i);
+    if (!gradient.defined()) {
+      place.zero_();
+    } else if (gradient.is_sparse()) {
+      throw ConfigError("a Synchroniser needs dense gradients, and parameter " + std::to_string(i) +
+                        " has a sparse one; make its layer with sparse(false)");
+    } else {
+      place.copy_(gradient);
+    }
+  }
+}
+
+void FlatParameters::write_gradients(const FlatBuffers& buffers) const {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor& gradient = parameters_[i].mutable_grad();
+    if (!gradient.defined()) gradient = at::empty_like(parameters_[i]);
+    gradient.copy_(view_of(buffers, i));
+  }
+}
+
+void FlatParameters::read_values(const FlatBuffers& buffers) const {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) view_of(buffers, i).copy_(parameters_[i]);
+}
+
+void FlatParameters::write_values(const FlatBuffers& buffers) const {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) at::Tensor(parameters_[i]).copy_(view_of(buffers, i));
+}
+
+}  // namespace tessera::data_parallel

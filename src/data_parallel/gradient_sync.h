@@ -1,0 +1,35 @@
+#pragma once
+
+#include <tessera/data_parallel/distribute.h>
+
+#include <cstddef>
+#include <vector>
+
+namespace tessera::data_parallel {
+
+/// How the gradients of a backward pass become averages. Called on the thread that trains, in this order for each pass.
+class GradientSync {
+ public:
+  virtual ~GradientSync() = default;
+
+  /// Collective: at the first use of a parameter in a forward whose gradients will be averaged.
+  virtual void before_forward() = 0;
+  /// Before the first gradient counts. `used[i]`: parameter i gets a gradient in this pass. `is_first`: of all passes.
+  virtual void backward_starts(const std::vector<bool>& used, bool is_first) = 0;
+  /// When the pass has computed all gradients. Collective: over the group.
+  virtual void backward_ends() = 0;
+  /// When they are averages, before `backward()` returns to the user.
+  virtual void gradients_are_final() = 0;
+
+  /// Collective: what a rank without a batch does while the others run `before_forward`, and then a backward.
+  virtual void shadow_forward() = 0;
+  virtual void shadow_backward() = 0;
+  /// What the sum over the ranks is divided by from now on.
+  virtual void set_divisor(int divisor) = 0;
+
+  virtual void set_bucket_bytes(std::int64_t bucket_bytes) = 0;
+  virtual void set_micro_batch(std::int64_t index) = 0;
+  virtual void add_to(DdpStatistics& statistics) const = 0;
+};
+
+}  // namespace tessera::data_parallel

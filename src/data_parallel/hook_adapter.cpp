@@ -1,0 +1,49 @@
+#include "data_parallel/hook_adapter.h"
+
+#include <tessera/core/error.h>
+
+#include <ATen/core/ivalue.h>
+
+#include <utility>
+
+namespace tessera::data_parallel {
+
+HookAdapter::HookAdapter(std::shared_ptr<GradientHook> hook, Communicator comm)
+    : hook_(std::move(hook)), comm_(std::move(comm)), divisor_(comm_.size()) {
+  if (hook_->taken_.exchange(true)) {
+    throw ConfigError("the gradient hook \"" + hook_->name() + "\" serves a model already (rank " +
+                      std::to_string(comm_.world_rank()) +
+                      "): make one for each model and, where ranks are threads, for each rank");
+  }
+}
+
+HookAdapter::~HookAdapter() { hook_->taken_ = false; }
+
+GradientHook::Finish HookAdapter::start(const c10d::GradBucket& bucket) {
+  const at::NoGradGuard no_grad;
+  GradientBucket ours;
+  const auto index = static_cast<std::size_t>(next_index_++);
+  ours.index = index;
+  ours.flat = bucket.getBuffer();
+  ours.gradients = bucket.getGradients();
+  ours.parameters = index < parameters_.size() ? parameters_[index] : bucket.getParameters();
+  ours.divisor = divisor_;
+  return hook_->start(ours, comm_);
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> HookAdapter::runHook(c10d::GradBucket& bucket) {
+  const std::int64_t index = next_index_;
+  started_[index] = start(bucket);
+  auto ready = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
+  ready->markCompleted(c10::IValue(index));
+  return ready;
+}
+
+at::Tensor HookAdapter::parseHookResult(const c10::IValue& result) {
+  const at::NoGradGuard no_grad;
+  auto started = started_.extract(result.toInt());
+  if (started.empty()) throw InternalError("a bucket of gradients was finished that had not been started");
+  return started.mapped()();
+}
+
+}  // namespace tessera::data_parallel

@@ -1,0 +1,174 @@
+#include "data_parallel/reducer_sync.h"
+
+#include <tessera/comm/memory_scope.h>
+#include <tessera/core/error.h>
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "data_parallel/plain_alias.h"
+
+namespace tessera::data_parallel {
+namespace {
+
+/// A node that only leads to others.
+struct Fan : torch::autograd::Node {
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& /*gradients*/) override { return {}; }
+};
+
+}  // namespace
+
+ReducerSync::ReducerSync(const NamedTensors& parameters, const Communicator& comm, const DdpSettings& settings)
+    : parameters_(parameters.tensors), comm_(comm), settings_(settings) {
+  std::unordered_map<std::size_t, std::string> names;
+  for (std::size_t i = 0; i < parameters.names.size(); ++i) names[i] = parameters.names[i];
+  // Note [Buckets in the group's memory]
+  // The reducer allocates its buckets itself, here and when it rebuilds them in the order in which gradients came.
+  const MemoryScope scope(comm_);
+  reducer_ = std::make_shared<c10d::Reducer>(
+      parameters_, buckets_of(settings_.bucket_bytes), comm_.process_group(),
+      /*expect_sparse_gradients=*/std::vector<bool>(parameters_.size(), false), settings_.bucket_bytes,
+      settings_.find_unused_parameters, settings_.gradient_as_bucket_view, std::move(names),
+      std::min(settings_.first_bucket_bytes, settings_.bucket_bytes), /*skip_all_reduce_unused_params=*/false,
+      /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/std::vector<std::int64_t>());
+  logger_ = std::make_shared<c10d::Logger>(reducer_);
+  reducer_->set_logger(logger_);
+  if (settings_.static_graph) reducer_->set_static_graph();
+  auto adapter = std::make_unique<HookAdapter>(settings_.hook, comm_);
+  adapter_ = adapter.get();
+  reducer_->register_comm_hook(std::move(adapter));
+  note_buckets();
+}
+
+void ReducerSync::note_buckets() {
+  num_buckets_ = reducer_->get_grad_buckets(/*return_zero_tensors=*/false).size();
+  release_views();  // the reducer makes gradients that are there views of its new buckets
+}
+
+ReducerSync::Buckets ReducerSync::buckets_of(std::int64_t bucket_bytes) const {
+  // Gradients come in about the reverse of the order of the parameters, so buckets are filled from the last.
+  const std::vector<at::Tensor> reversed(parameters_.rbegin(), parameters_.rend());
+  std::vector<std::int64_t> indices(parameters_.size());
+  for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<std::int64_t>(indices.size() - 1 - i);
+  const std::vector<std::size_t> limits{static_cast<std::size_t>(std::min(settings_.first_bucket_bytes, bucket_bytes)),
+                                        static_cast<std::size_t>(bucket_bytes)};
+  return std::get<0>(
+      c10d::compute_bucket_assignment_by_size(reversed, limits, std::vector<bool>(parameters_.size(), false), indices));
+}
+
+void ReducerSync::rebuild_buckets() {
+  const MemoryScope scope(comm_);
+  bool changed = reducer_->rebuild_buckets();
+  if (new_bucket_bytes_ > 0) {
+    const Buckets buckets = buckets_of(std::exchange(new_bucket_bytes_, 0));
+    std::vector<std::vector<at::Tensor>> parameters;
+    for (const auto& bucket : buckets) {
+      auto& of_bucket = parameters.emplace_back();
+      for (const std::size_t index : bucket) of_bucket.push_back(parameters_[index]);
+    }
+    reducer_->initialize_buckets(buckets);
+    adapter_->set_parameters(std::move(parameters));
+    changed = true;
+  }
+  if (changed) note_buckets();
+}
+
+void ReducerSync::before_forward() {
+  reducer_->prepare_for_forward();
+  rebuild_buckets();
+}
+
+at::Tensor ReducerSync::output_that_reaches(const std::vector<bool>& used) const {
+  // The reducer searches the graph for the parameters that some outputs reach. The engine has told which those are: an
+  // output made up for them spares it all but one step.
+  torch::autograd::edge_list edges;
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    if (used[i]) edges.push_back(torch::autograd::impl::gradient_edge(parameters_[i]));
+  }
+  auto fan = c10::make_intrusive<Fan>();
+  fan->set_next_edges(std::move(edges));
+  const at::Tensor output = at::empty({0});
+  torch::autograd::impl::set_gradient_edge(output, {std::move(fan), 0});
+  return output;
+}
+
+void ReducerSync::backward_starts(const std::vector<bool>& used, bool is_first) {
+  adapter_->begin_pass();
+  if (settings_.delay_all_reduce) return;
+  const bool search = settings_.find_unused_parameters && !settings_.static_graph;
+  std::vector<at::Tensor> outputs;
+  if (search) outputs.push_back(output_that_reaches(used));
+  reducer_->prepare_for_backward(outputs);
+  if (settings_.static_graph && is_first) {
+    // In its first pass over a static graph the reducer only counts; then it reduces all at once.
+    torch::autograd::Engine::get_default_engine().queue_callback([reducer = reducer_] { reducer->delay_all_reduce(); });
+  }
+}
+
+void ReducerSync::backward_ends() {
+  if (!settings_.delay_all_reduce) return;
+  reducer_->prepare_for_backward({});
+  for (std::size_t i = 0; i < parameters_.size(); ++i) reducer_->autograd_hook(i);
+}
+
+void ReducerSync::gradients_are_final() {
+  if (adapter_->num_started() != num_buckets_) {
+    throw InternalError("backward ended with " + std::to_string(adapter_->num_started()) + " of " +
+                        std::to_string(num_buckets_) + " buckets averaged (rank " + std::to_string(comm_.world_rank()) +
+                        ")");
+  }
+  // The reducer tells its first pass over a static graph by the number of forwards: a pass under no_sync, of which it
+  // hears nothing, must not count as that one.
+  if (settings_.static_graph && std::exchange(learns_graph_, false)) reducer_->prepare_for_forward();
+  release_views();
+}
+
+void ReducerSync::release_views() {
+  if (!settings_.gradient_as_bucket_view) return;
+  for (const at::Tensor& parameter : parameters_) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (gradient.defined() && gradient.is_view()) gradient = plain_alias_of(gradient);
+  }
+}
+
+void ReducerSync::shadow_forward() { rebuild_buckets(); }
+
+void ReducerSync::shadow_backward() {
+  adapter_->begin_pass();
+  std::vector<GradientHook::Finish> finish;
+  for (const auto& bucket : reducer_->get_grad_buckets(/*return_zero_tensors=*/true)) {
+    finish.push_back(adapter_->start(bucket));
+  }
+  if (settings_.find_unused_parameters && !settings_.static_graph) {
+    std::vector<at::Tensor> used{at::zeros_like(reducer_->get_local_used_map_on_device())};
+    comm_.process_group()->allreduce(used)->wait();
+  }
+  for (const auto& wait : finish) wait();
+  // As if gradients had come: the next forward of the others rebuilds the buckets if this was their first.
+  reducer_->push_rebuilt_params_for_all_indices();
+}
+
+void ReducerSync::set_bucket_bytes(std::int64_t bucket_bytes) {
+  if (bucket_bytes <= 0) {
+    throw ConfigError("the size of buckets must be above 0, found " + std::to_string(bucket_bytes));
+  }
+  settings_.bucket_bytes = bucket_bytes;
+  new_bucket_bytes_ = bucket_bytes;
+}
+
+void ReducerSync::set_micro_batch(std::int64_t /*index*/) {
+  throw ConfigError("set_micro_batch is for reproducible(true): other sums do not depend on the order");
+}
+
+void ReducerSync::add_to(DdpStatistics& statistics) const {
+  const auto buckets = reducer_->get_grad_buckets(/*return_zero_tensors=*/false);
+  statistics.num_buckets = num_buckets_;
+  statistics.num_gradient_bytes = settings_.hook->num_bytes();
+  statistics.buckets_are_zero_copy = std::all_of(
+      buckets.begin(), buckets.end(), [this](const auto& bucket) { return comm_.is_zero_copy(bucket.getBuffer()); });
+}
+
+}  // namespace tessera::data_parallel

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <tessera/comm/communicator.h>
+
+#include <torch/csrc/distributed/c10d/logger.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include <memory>
+
+#include "data_parallel/ddp_settings.h"
+#include "data_parallel/gradient_sync.h"
+#include "data_parallel/hook_adapter.h"
+#include "data_parallel/trained_parameters.h"
+
+namespace tessera::data_parallel {
+
+/// Averages by `c10d::Reducer`: gradients gather in buckets, and a bucket travels while backward computes the next.
+class ReducerSync : public GradientSync {
+ public:
+  /// Collective: over `comm`.
+  ReducerSync(const NamedTensors& parameters, const Communicator& comm, const DdpSettings& settings);
+
+  void before_forward() override;
+  void backward_starts(const std::vector<bool>& used, bool is_first) override;
+  void backward_ends() override;
+  void gradients_are_final() override;
+  void shadow_forward() override;
+  void shadow_backward() override;
+  void set_divisor(int divisor) override { adapter_->set_divisor(divisor); }
+  void set_bucket_bytes(std::int64_t bucket_bytes) override;
+  void set_micro_batch(std::int64_t index) override;
+  void add_to(DdpStatistics& statistics) const override;
+
+ private:
+  using Buckets = std::vector<std::vector<std::size_t>>;
+
+  Buckets buckets_of(std::int64_t bucket_bytes) const;
+  void rebuild_buckets();
+  void note_buckets();
+  void release_views();
+  at::Tensor output_that_reaches(const std::vector<bool>& used) const;
+
+  std::vector<at::Tensor> parameters_;
+  Communicator comm_;
+  DdpSettings settings_;
+  std::shared_ptr<c10d::Reducer> reducer_;
+  std::shared_ptr<c10d::Logger> logger_;  // the reducer asks for one
+  HookAdapter* adapter_ = nullptr;        // owned by the reducer
+  std::size_t num_buckets_ = 0;
+  bool learns_graph_ = true;           // until the first pass over a static graph is done
+  std::int64_t new_bucket_bytes_ = 0;  // 0: no change is waiting
+};
+
+}  // namespace tessera::data_parallel

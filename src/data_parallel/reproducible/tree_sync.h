@@ -1,0 +1,53 @@
+#pragma once
+
+#include <tessera/comm/communicator.h>
+
+#include <memory>
+#include <vector>
+
+#include "data_parallel/ddp_settings.h"
+#include "data_parallel/gradient_sync.h"
+#include "data_parallel/reproducible/gradient_tree.h"
+#include "data_parallel/trained_parameters.h"
+
+namespace tessera::data_parallel {
+
+/// Averages along one tree over all micro-batches of a step, so that the bits do not depend on how many ranks share
+/// them. A rank holds an aligned block of the micro-batches: it adds those along its part of the tree, and the ranks
+/// continue where it ends. See docs/guides/reproducible.md.
+class TreeSync : public GradientSync {
+ public:
+  /// Sets the number of threads of this rank's kernels, and LibTorch's deterministic algorithms.
+  TreeSync(const NamedTensors& parameters, const Communicator& comm, const DdpSettings& settings);
+
+  void before_forward() override;
+  void backward_starts(const std::vector<bool>& used, bool is_first) override;
+  void backward_ends() override;
+  void gradients_are_final() override {}
+  void shadow_forward() override;
+  void shadow_backward() override;
+  void set_divisor(int divisor) override;
+  void set_bucket_bytes(std::int64_t bucket_bytes) override;
+  void set_micro_batch(std::int64_t index) override;
+  void add_to(DdpStatistics& statistics) const override;
+
+ private:
+  /// The parameters of one dtype: their gradients travel as one tensor.
+  struct Kind {
+    std::vector<at::Tensor> parameters;
+    std::int64_t num_elements = 0;
+    GradientTree tree;
+  };
+
+  void drop_zeros(const at::Tensor& parameter) const;
+  at::Tensor flat_gradients_of(const Kind& kind) const;
+  void finish_step();
+
+  Communicator comm_;
+  DdpSettings settings_;
+  std::vector<Kind> kinds_;
+  std::int64_t next_micro_batch_ = 0;
+  std::uint64_t num_bytes_ = 0;
+};
+
+}  // namespace tessera::data_parallel

@@ -1,0 +1,88 @@
+#include "data_parallel/same_model.h"
+
+#include <tessera/core/error.h>
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+
+namespace tessera::data_parallel {
+namespace {
+
+std::string joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+std::vector<std::string> split_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+/// FNV-1a: the ranks may run other builds, and std::hash promises nothing between them.
+std::int64_t hash_of(const std::string& text) {
+  std::uint64_t hash = 14695981039346656037U;
+  for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211U;
+  return static_cast<std::int64_t>(hash >> 1);
+}
+
+std::int64_t reduced(const Communicator& comm, std::int64_t value, ReduceOp op) {
+  const at::Tensor tensor = at::full({1}, value, at::kLong);
+  comm.all_reduce(tensor, op);
+  return tensor.item<std::int64_t>();
+}
+
+/// `root`'s text on every rank.
+std::string broadcast_text(const Communicator& comm, const std::string& text, int root) {
+  const at::Tensor length = at::full({1}, static_cast<std::int64_t>(text.size()), at::kLong);
+  comm.broadcast(length, root);
+  const at::Tensor bytes = at::zeros({length.item<std::int64_t>()}, at::kByte);
+  if (comm.rank() == root) std::memcpy(bytes.data_ptr(), text.data(), text.size());
+  comm.broadcast(bytes, root);
+  return {static_cast<const char*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.numel())};
+}
+
+std::string first_difference(const std::vector<std::string>& mine, const std::vector<std::string>& theirs, int rank) {
+  const std::string who = "rank " + std::to_string(rank);
+  for (std::size_t i = 0; i < std::min(mine.size(), theirs.size()); ++i) {
+    if (mine[i] != theirs[i]) return who + " has \"" + mine[i] + "\" where rank 0 has \"" + theirs[i] + "\"";
+  }
+  const bool more = mine.size() > theirs.size();
+  return std::string("only ") + (more ? who : "rank 0") + " has \"" +
+         (more ? mine[theirs.size()] : theirs[mine.size()]) + "\"";
+}
+
+}  // namespace
+
+std::vector<std::string> described(const NamedTensors& state) {
+  std::vector<std::string> lines;
+  for (std::size_t i = 0; i < state.tensors.size(); ++i) {
+    const at::Tensor& tensor = state.tensors[i];
+    std::ostringstream line;
+    line << state.names[i] << ": " << c10::toString(tensor.scalar_type()) << " " << tensor.sizes();
+    // Elements travel in the order in which they lie in memory.
+    if (!tensor.is_contiguous()) line << ", strides " << tensor.strides();
+    if (!tensor.requires_grad()) line << ", without gradient";
+    lines.push_back(line.str());
+  }
+  return lines;
+}
+
+void require_same_lines(const Communicator& comm, const std::vector<std::string>& mine) {
+  const std::int64_t hash = hash_of(joined(mine));
+  if (reduced(comm, hash, ReduceOp::kMin) == reduced(comm, hash, ReduceOp::kMax)) return;
+  const auto theirs = split_lines(broadcast_text(comm, joined(mine), 0));
+  const bool differs = mine != theirs;
+  const int culprit = static_cast<int>(reduced(comm, differs ? comm.rank() : comm.size(), ReduceOp::kMin));
+  const std::string what =
+      broadcast_text(comm, comm.rank() == culprit ? first_difference(mine, theirs, culprit) : "", culprit);
+  throw ConfigError("the ranks of group " + comm.name() + " do not distribute the same model: " + what +
+                    ". Build the same model with the same options on every rank");
+}
+
+}  // namespace tessera::data_parallel

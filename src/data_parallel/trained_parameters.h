@@ -1,0 +1,27 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace tessera::data_parallel {
+
+/// Tensors of a model with their full names ("blocks.0.attn.weight").
+struct NamedTensors {
+  std::vector<std::string> names;
+  std::vector<at::Tensor> tensors;
+};
+
+/// The parameters that require gradients, each once however often the model holds it.
+/// Throws ConfigError when there is none, and for a layer whose gradients are sparse.
+NamedTensors trained_parameters_of(const torch::nn::Module& model);
+/// All parameters, frozen ones too, and all buffers that have a value.
+NamedTensors state_of(const torch::nn::Module& model);
+NamedTensors buffers_of(const torch::nn::Module& model);
+
+}  // namespace tessera::data_parallel

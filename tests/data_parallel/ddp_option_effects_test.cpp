@@ -1,0 +1,167 @@
+// Each option in a case in which it changes the outcome.
+#include <tessera/core/error.h>
+#include <tessera/data_parallel/distribute.h>
+#include <tessera/data_parallel/gradient_hooks.h>
+
+#include <gtest/gtest.h>
+
+#include "data_parallel/small_models.h"
+#include "support/error_message.h"
+#include "support/require.h"
+
+namespace tessera {
+namespace {
+
+using testing::Chain;
+using testing::chain_input;
+using testing::require;
+
+void backward(Chain& model, int rank, bool skip_middle = false) {
+  model.forward(chain_input(rank), skip_middle).sum().backward();
+}
+
+TEST(FindUnusedParameters, NamesThemWhenItIsOff) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world);
+    const auto text = testing::message_of<ConfigError>([&] { backward(*model, world.rank(), true); });
+    testing::expect_parts(text,
+                          {"2 of the 6 parameters", "middle.weight, middle.bias", "find_unused_parameters(true)"});
+  });
+}
+
+TEST(FindUnusedParameters, AveragesWhatSomeRanksUse) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world, DdpOptions().find_unused_parameters(true).bucket_bytes(64));
+    for (int step = 0; step < 3; ++step) {
+      model->zero_grad();
+      backward(*model, world.rank(), world.rank() == 1);
+      Chain alone;
+      backward(alone, 0);
+      require(at::allclose(model->middle->weight.grad(), alone.middle->weight.grad() / 2, 1e-5, 1e-6),
+              "half of what rank 0 got");
+      // Nobody used it: no gradient, rather than one of zeros that weight decay would act on.
+      model->zero_grad();
+      backward(*model, world.rank(), true);
+      require(!model->middle->weight.grad().defined(), "no gradient");
+    }
+  });
+}
+
+TEST(GradientAsBucketView, PutsGradientsIntoOneStorage) {
+  run_threads(2, [](const World& world) {
+    for (const bool view : {true, false}) {
+      const auto model = std::make_shared<Chain>();
+      const auto ddp = distribute(model, world, DdpOptions().gradient_as_bucket_view(view));
+      for (int step = 0; step < 2; ++step) backward(*model, world.rank());
+      require(model->first->weight.grad().is_alias_of(model->last->weight.grad()) == view, "one storage");
+    }
+  });
+}
+
+TEST(StaticGraph, LearnsTheUnusedParametersInTheFirstPass) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world, DdpOptions().static_graph(true));
+    for (int step = 0; step < 3; ++step) {
+      backward(*model, world.rank(), true);
+      const at::Tensor mine = model->last->weight.grad().clone();
+      world.comm().broadcast(mine, 0);
+      require(at::equal(mine, model->last->weight.grad()), "averaged");
+    }
+  });
+}
+
+TEST(StaticGraph, RefusesToLearnFromAPassThatIsNotAveraged) {
+  run_threads(1, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world, DdpOptions().static_graph(true));
+    const auto guard = ddp.no_sync();
+    testing::expect_parts(testing::message_of<ConfigError>([&] { backward(*model, 0); }), {"outside no_sync()"});
+  });
+}
+
+/// Notes, when a bucket starts, whether the first layer has its gradient yet: it is the last to get one.
+class Order : public GradientHook {
+ public:
+  explicit Order(at::Tensor first_weight) : first_weight_(std::move(first_weight)) {}
+  std::string name() const override { return "order"; }
+  Finish start(const GradientBucket& bucket, const Communicator& comm) override {
+    if (bucket.index == 0) started_early = !first_weight_.grad().defined();
+    return exact_->start(bucket, comm);
+  }
+  bool started_early = false;
+
+ private:
+  at::Tensor first_weight_;
+  std::shared_ptr<GradientHook> exact_ = all_reduce_hook();
+};
+
+TEST(DelayAllReduce, GivesUpTheOverlapWithBackward) {
+  run_threads(2, [](const World& world) {
+    for (const bool delay : {false, true}) {
+      const auto model = std::make_shared<Chain>();
+      const auto order = std::make_shared<Order>(model->first->weight);
+      const auto ddp = distribute(
+          model, world, DdpOptions().hook(order).bucket_bytes(64).first_bucket_bytes(32).delay_all_reduce(delay));
+      for (int step = 0; step < 3; ++step) {
+        model->zero_grad();
+        backward(*model, world.rank());
+        require(order->started_early != delay, "when the first bucket starts");
+      }
+    }
+  });
+}
+
+TEST(DelayAllReduce, TakesAParameterWithoutGradientAsZero) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world, DdpOptions().delay_all_reduce(true));
+    backward(*model, world.rank(), world.rank() == 1);
+    Chain alone;
+    backward(alone, 0);
+    require(at::allclose(model->middle->weight.grad(), alone.middle->weight.grad() / 2, 1e-5, 1e-6), "half");
+  });
+}
+
+TEST(BucketBytes, DecidesHowManyBucketsThereAreAlsoWhileRunning) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world);
+    const auto step = [&] {
+      model->zero_grad();
+      backward(*model, world.rank());
+      return ddp.statistics().num_buckets;
+    };
+    require(step() == 1 && step() == 1, "all in one");
+    ddp.set_bucket_bytes(48);
+    const auto forward = model->forward(chain_input(0));
+    EXPECT_THROW(ddp.set_bucket_bytes(64), ConfigError);  // in the middle of a step
+    forward.sum().backward();
+    require(step() > 1, "several");
+    require(ddp.statistics().buckets_are_zero_copy, "in the group's memory");
+    EXPECT_THROW(ddp.set_bucket_bytes(0), ConfigError);
+  });
+}
+
+TEST(BroadcastBuffers, GivesEveryRankThoseOfRank0BeforeEachForward) {
+  run_threads(2, [](const World& world) {
+    for (const bool broadcast : {true, false}) {
+      const auto model = std::make_shared<Chain>();
+      const auto ddp = distribute(model, world, DdpOptions().broadcast_buffers(broadcast));
+      for (int step = 0; step < 2; ++step) {
+        model->seen.fill_(10 * step + world.rank());
+        backward(*model, world.rank());
+        require(model->seen[0].item<float>() == static_cast<float>(10 * step + (broadcast ? 0 : world.rank())),
+                "buffers");
+      }
+      model->seen.fill_(world.rank() + 1);
+      ddp.sync_buffers();
+      require(model->seen[0].item<float>() == 1, "asked for");
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,324 @@
+#include <tessera/core/error.h>
+#include <tessera/data_parallel/distribute.h>
+#include <tessera/data_parallel/distributed_data_parallel.h>
+#include <tessera/data_parallel/gradient_hooks.h>
+#include <tessera/mesh/device_mesh.h>
+
+#include <ATen/Parallel.h>
+#include <torch/optim/sgd.h>
+#include <gtest/gtest.h>
+
+#include "data_parallel/small_models.h"
+#include "support/error_message.h"
+#include "support/require.h"
+
+namespace tessera {
+namespace {
+
+using testing::Chain;
+using testing::chain_input;
+using testing::require;
+
+/// The gradient of the last layer's weight for one rank alone, or averaged over the first `num_ranks`.
+at::Tensor gradient_of(int rank) {
+  Chain alone;
+  alone.forward(chain_input(rank)).sum().backward();
+  return alone.last->weight.grad();
+}
+
+at::Tensor average_of(int num_ranks) {
+  at::Tensor sum = gradient_of(0);
+  for (int rank = 1; rank < num_ranks; ++rank) sum = sum + gradient_of(rank);
+  return sum / num_ranks;
+}
+
+bool close(const at::Tensor& a, const at::Tensor& b) { return at::allclose(a, b, 1e-5, 1e-6); }
+
+void backward(Chain& model, int rank) { model.forward(chain_input(rank)).sum().backward(); }
+
+TEST(Distribute, AveragesTheGradientsOfAModelThatWasNotModified) {
+  run_threads(3, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world);
+    for (int step = 0; step < 3; ++step) {
+      model->zero_grad();
+      backward(*model, world.rank());
+      require(close(model->last->weight.grad(), average_of(3)), "not the average");
+    }
+    require(ddp.statistics().num_synchronised == 3, "three passes were averaged");
+    require(ddp.parameters().size() == 6 && ddp.parameter_names().front() == "first.weight", "the parameters");
+  });
+}
+
+TEST(Distribute, TakesAxesCommunicatorsAndHolders) {
+  run_threads(4, [](const World& world) {
+    const DeviceMesh mesh(world, {{"dp", 2}, {"tp", 2}});
+    torch::nn::Linear layer(2, 2);
+    const auto by_axis = distribute(layer, mesh["dp"]);
+    layer(at::full({1, 2}, static_cast<float>(world.rank()))).sum().backward();
+    const float expected = mesh["tp"].coordinate() == 0 ? 1.0F : 2.0F;  // of ranks 0 and 2, or 1 and 3
+    require(layer->weight.grad()[0][0].item<float>() == expected, "averaged along the axis");
+  });
+}
+
+TEST(Distribute, GivesEveryRankTheWeightsOfRank0) {
+  run_threads(2, [](const World& world) {
+    for (const bool init_sync : {true, false}) {
+      const auto model = std::make_shared<Chain>();
+      model->fill(world.rank());
+      const auto ddp = distribute(model, world, DdpOptions().init_sync(init_sync));
+      Chain of_rank_0;
+      of_rank_0.fill(0);
+      const bool same = at::equal(model->first->weight, of_rank_0.first->weight);
+      require(same == (init_sync || world.rank() == 0), "init_sync");
+    }
+  });
+}
+
+TEST(Distribute, NamesTheFirstParameterThatDiffersBetweenRanks) {
+  run_threads(3, [](const World& world) {
+    const auto expect_text = [&](const torch::nn::Sequential& model, std::initializer_list<std::string_view> parts) {
+      std::string text;
+      try {
+        const auto ddp = distribute(model, world);
+      } catch (const ConfigError& error) {
+        text = error.what();
+      }
+      for (const auto part : parts) require(text.find(part) != std::string::npos, "\"" + text + "\"");
+    };
+    const bool other = world.rank() == 2;
+    expect_text(torch::nn::Sequential(torch::nn::Linear(2, 2), torch::nn::Linear(2, other ? 5 : 3)),
+                {"rank 2 has \"1.weight: Float [5, 2]\" where rank 0 has \"1.weight: Float [3, 2]\""});
+    torch::nn::Sequential longer(torch::nn::Linear(2, 2));
+    if (other) longer->push_back(torch::nn::Linear(2, 2));
+    expect_text(longer, {"only rank 2 has \"1.weight: Float [2, 2]\""});
+    torch::nn::Sequential frozen(torch::nn::Linear(2, 2), torch::nn::Linear(2, 2));
+    if (other) frozen->parameters().back().set_requires_grad(false);
+    expect_text(frozen, {"1.bias: Float [2], without gradient"});
+    torch::nn::Sequential strided(torch::nn::Conv2d(2, 3, 3));
+    const at::Tensor weight = strided->parameters()[0];
+    if (other) weight.set_data(weight.detach().contiguous(at::MemoryFormat::ChannelsLast));
+    expect_text(strided, {"strides"});
+  });
+}
+
+TEST(Distribute, NamesTheOptionThatDiffersAndTheRankThatRefuses) {
+  run_threads(2, [](const World& world) {
+    const auto text_of = [&](const DdpOptions& options) {
+      return testing::message_of<ConfigError>(
+          [&] { std::ignore = distribute(std::make_shared<Chain>(), world, options); });
+    };
+    testing::expect_parts(text_of(DdpOptions().compression(world.rank() == 1 ? "fp16" : "none")),
+                          {"rank 1 has \"option compression = fp16\" where rank 0 has \"option compression = none\""});
+    testing::expect_parts(text_of(DdpOptions().bucket_bytes(world.rank() == 1 ? 0 : 10)),
+                          {"rank 1", "bucket_bytes is 0"});
+  });
+}
+
+TEST(Distribute, SeesTheForwardOfWeightsThatWereLoaded) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world);
+    for (int step = 0; step < 3; ++step) {
+      const torch::NoGradGuard no_grad;
+      // What torch::load does: other storages for the same parameters. Autograd then drops their hooks.
+      for (auto& parameter : model->parameters()) parameter.set_(parameter.clone());
+      const torch::AutoGradMode grad(true);
+      model->zero_grad();
+      backward(*model, world.rank());
+      require(close(model->last->weight.grad(), average_of(2)), "the average");
+    }
+  });
+}
+
+TEST(Distribute, TakesALookAtDetachedParametersForNoForward) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world);
+    backward(*model, world.rank());
+    // On one rank, followed by a collective of the program's own.
+    if (world.rank() == 0) {
+      EXPECT_GT(model->last->weight.detach().norm().item<float>(), 0);
+      model->first->weight.data().mul_(1);
+    }
+    world.comm().barrier();
+    model->zero_grad();
+    backward(*model, world.rank());
+    require(close(model->last->weight.grad(), average_of(2)), "the average");
+  });
+}
+
+TEST(Distribute, GoesOnAfterAnErrorInAForward) {
+  run_threads(1, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world, DdpOptions().reproducible(true).micro_batches(1));
+    at::set_num_threads(2);
+    for (int attempt = 0; attempt < 2; ++attempt) EXPECT_THROW(backward(*model, 0), ConfigError);
+    at::set_num_threads(1);
+    model->zero_grad();
+    backward(*model, 0);
+  });
+}
+
+TEST(Distribute, RefusesOneHookForTwoModels) {
+  run_threads(1, [](const World& world) {
+    const auto options = DdpOptions().hook(all_reduce_hook());
+    const auto first = distribute(std::make_shared<Chain>(), world, options);
+    testing::expect_parts(
+        testing::message_of<ConfigError>([&] { std::ignore = distribute(std::make_shared<Chain>(), world, options); }),
+        {"the gradient hook \"none\" serves a model already"});
+  });
+}
+
+TEST(Distribute, RefusesAModelWithNothingToTrainAndSparseGradients) {
+  run_threads(1, [](const World& world) {
+    torch::nn::Linear frozen(2, 2);
+    for (auto& parameter : frozen->parameters()) parameter.set_requires_grad(false);
+    EXPECT_THROW(std::ignore = distribute(frozen, world), ConfigError);
+    torch::nn::Sequential sparse(torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true)));
+    testing::expect_parts(testing::message_of<ConfigError>([&] { std::ignore = distribute(sparse, world); }),
+                          {"embedding \"0\"", "sparse(false)"});
+  });
+}
+
+TEST(Distribute, RefusesOptionsThatCannotBeMetAllAtOnce) {
+  run_threads(1, [](const World& world) {
+    const auto options =
+        DdpOptions().bucket_bytes(0).delay_all_reduce(true).find_unused_parameters(true).micro_batches(3);
+    testing::expect_parts(
+        testing::message_of<ConfigError>([&] { std::ignore = distribute(std::make_shared<Chain>(), world, options); }),
+        {"bucket_bytes is 0", "leave find_unused_parameters off", "for reproducible(true) only"});
+  });
+}
+
+TEST(NoSync, AddsGradientsUpUntilTheFirstPassAfterIt) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world);
+    for (int step = 0; step < 2; ++step) {
+      model->zero_grad();
+      {
+        const auto guard = ddp.no_sync();
+        backward(*model, world.rank());
+        require(close(model->last->weight.grad(), gradient_of(world.rank())), "local");
+      }
+      backward(*model, world.rank());
+      require(close(model->last->weight.grad(), 2 * average_of(2)), "both passes");
+    }
+    require(ddp.statistics().num_unsynchronised == 2, "two passes were not averaged");
+  });
+}
+
+TEST(NoSync, CountsWhereTheForwardRuns) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world);
+    const auto output = model->forward(chain_input(world.rank()));
+    {
+      const auto guard = ddp.no_sync();
+      output.sum().backward();
+    }
+    require(close(model->last->weight.grad(), average_of(2)), "the forward was outside");
+    // A forward that nobody uses does not decide about the next one.
+    model->zero_grad();
+    model->forward(chain_input(0));
+    {
+      const auto guard = ddp.no_sync();
+      backward(*model, world.rank());
+    }
+    require(close(model->last->weight.grad(), gradient_of(world.rank())), "the forward was inside");
+  });
+}
+
+TEST(Distribute, LetsOneRankEvaluateAlone) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world);
+    backward(*model, world.rank());
+    if (world.rank() == 0) {
+      const torch::NoGradGuard no_grad;
+      model->forward(chain_input(0));
+    }
+    model->zero_grad();
+    backward(*model, world.rank());
+    require(close(model->last->weight.grad(), average_of(2)), "the average");
+  });
+}
+
+TEST(Distribute, ServesSeveralModelsAtATime) {
+  run_threads(2, [](const World& world) {
+    const auto generator = std::make_shared<Chain>();
+    torch::nn::Linear critic(2, 1);
+    const auto first = distribute(generator, world);
+    const auto second = distribute(critic, world);
+    for (int step = 0; step < 3; ++step) {
+      generator->zero_grad();
+      critic->zero_grad();
+      // One backward through both, then one through the critic alone.
+      critic(generator->forward(chain_input(world.rank()))).sum().backward();
+      const at::Tensor mine = generator->first->weight.grad().clone();
+      world.comm().broadcast(mine, 0);
+      require(at::equal(mine, generator->first->weight.grad()), "the same on both ranks");
+      critic(at::full({1, 2}, static_cast<float>(world.rank()))).sum().backward();
+    }
+    require(second.statistics().num_synchronised == 6 && first.statistics().num_synchronised == 3, "passes");
+  });
+}
+
+TEST(Distribute, WorksWithBothKindsOfZeroGrad) {
+  run_threads(2, [](const World& world) {
+    for (const bool set_to_none : {true, false}) {
+      const auto model = std::make_shared<Chain>();
+      const auto ddp = distribute(model, world);
+      torch::optim::SGD optimizer(model->parameters(), 0.0);
+      for (int step = 0; step < 3; ++step) {
+        // Between forward and backward too: the buckets may just have been arranged anew.
+        const auto loss = model->forward(chain_input(world.rank())).sum();
+        optimizer.zero_grad(set_to_none);
+        loss.backward();
+        optimizer.step();
+        require(close(model->last->weight.grad(), average_of(2)), "the average");
+      }
+    }
+  });
+}
+
+TEST(Distribute, RefusesASecondBackwardOfOneForward) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto early = model->forward(chain_input(0)).sum();
+    const auto ddp = distribute(model, world, DdpOptions().init_sync(false));
+    EXPECT_THROW(early.backward(), ConfigError);
+    const auto loss = model->forward(chain_input(world.rank())).sum();
+    loss.backward({}, /*retain_graph=*/true);
+    const auto text = testing::message_of<ConfigError>([&] { loss.backward(); });
+    testing::expect_parts(text, {"a second backward pass ran after one forward", "Add the losses"});
+  });
+}
+
+TEST(Distribute, StopsWhenTheHandleEnds) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    {
+      const auto ddp = distribute(model, world);
+    }
+    backward(*model, world.rank());
+    require(close(model->last->weight.grad(), gradient_of(world.rank())), "local again");
+  });
+}
+
+TEST(DistributedDataParallel, WrapsAModelWithoutListeningToOperators) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    DistributedDataParallel<Chain> ddp(model, world);
+    for (int step = 0; step < 3; ++step) {
+      ddp->zero_grad();
+      ddp(chain_input(world.rank()), false).sum().backward();
+      require(close(ddp.module().last->weight.grad(), average_of(2)), "the average");
+    }
+    EXPECT_THROW(backward(*model, world.rank()), ConfigError);  // not by the wrapper
+  });
+}
+
+}  // namespace
+}  // namespace tessera

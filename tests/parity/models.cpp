@@ -1,0 +1,143 @@
+#include "parity/models.h"
+
+#include <torch/nn/functional.h>
+#include <torch/nn/modules.h>
+
+#include <stdexcept>
+
+namespace tessera::testing {
+namespace {
+
+namespace nn = torch::nn;
+namespace F = torch::nn::functional;
+
+constexpr int kBatch = 4;
+
+torch::Tensor classes(int step, int part, int count, int num_classes) {
+  return (torch::arange(count, torch::kLong) * 7 + 5 * step + 3 * part) % num_classes;
+}
+
+struct Block : nn::Module {
+  Block()
+      : first_norm(register_module("first_norm", nn::LayerNorm(nn::LayerNormOptions({kWidth})))),
+        attention(register_module("attention", nn::MultiheadAttention(kWidth, 2))),
+        second_norm(register_module("second_norm", nn::LayerNorm(nn::LayerNormOptions({kWidth})))),
+        up(register_module("up", nn::Linear(kWidth, 2 * kWidth))),
+        down(register_module("down", nn::Linear(2 * kWidth, kWidth))) {}
+
+  torch::Tensor forward(torch::Tensor x) {
+    const auto length = x.size(0);
+    const auto mask = torch::full({length, length}, -1e9, x.options().requires_grad(false)).triu(1);
+    const auto normed = first_norm(x);
+    x = x + std::get<0>(attention->forward(normed, normed, normed, {}, false, mask));
+    return x + down(torch::gelu(up(second_norm(x))));
+  }
+
+  static constexpr int kWidth = 8;
+  nn::LayerNorm first_norm;
+  nn::MultiheadAttention attention;
+  nn::LayerNorm second_norm;
+  nn::Linear up;
+  nn::Linear down;
+};
+
+struct Gpt : ParityModel {
+  Gpt()
+      : tokens(register_module("tokens", nn::Embedding(kVocabulary, Block::kWidth))),
+        places(register_module("places", nn::Embedding(kLength, Block::kWidth))),
+        first(register_module("first", std::make_shared<Block>())),
+        second(register_module("second", std::make_shared<Block>())),
+        norm(register_module("norm", nn::LayerNorm(nn::LayerNormOptions({Block::kWidth})))) {}
+
+  torch::Tensor forward(const torch::Tensor& input) override {
+    auto x = tokens(input) + places(torch::arange(kLength)).unsqueeze(1);
+    // The head is the embedding: one parameter in two places.
+    return torch::matmul(norm(second->forward(first->forward(x))), tokens->weight.t());
+  }
+  torch::Tensor input(int step, int part) const override {
+    return classes(step, part, kLength * kBatch, kVocabulary).view({kLength, kBatch});
+  }
+  torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
+    return F::cross_entropy(output.reshape({-1, kVocabulary}), classes(step + 1, part, kLength * kBatch, kVocabulary));
+  }
+
+  static constexpr int kVocabulary = 11;
+  static constexpr int kLength = 5;
+  nn::Embedding tokens;
+  nn::Embedding places;
+  std::shared_ptr<Block> first;
+  std::shared_ptr<Block> second;
+  nn::LayerNorm norm;
+};
+
+struct Conv : ParityModel {
+  Conv()
+      : first(register_module("first", nn::Conv2d(nn::Conv2dOptions(2, 4, 3).padding(1)))),
+        first_norm(register_module("first_norm", nn::BatchNorm2d(4))),
+        second(register_module("second", nn::Conv2d(nn::Conv2dOptions(4, 4, 3).padding(1).bias(false)))),
+        second_norm(register_module("second_norm", nn::BatchNorm2d(4))),
+        head(register_module("head", nn::Linear(4, 3))) {}
+
+  torch::Tensor forward(const torch::Tensor& input) override {
+    const auto x = torch::relu(first_norm(first(input)));
+    return head(torch::tanh(second_norm(second(x))).mean({2, 3}));
+  }
+  torch::Tensor input(int step, int part) const override {
+    return formula({kBatch, 2, 6, 6}, 3 * step + part, head->weight.scalar_type());
+  }
+  torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
+    return F::cross_entropy(output, classes(step, part, kBatch, 3));
+  }
+
+  nn::Conv2d first;
+  nn::BatchNorm2d first_norm;
+  nn::Conv2d second;
+  nn::BatchNorm2d second_norm;
+  nn::Linear head;
+};
+
+struct Lstm : ParityModel {
+  Lstm()
+      : cells(register_module("cells", nn::LSTM(nn::LSTMOptions(3, 6).num_layers(2).batch_first(true)))),
+        head(register_module("head", nn::Linear(6, 2))) {}
+
+  torch::Tensor forward(const torch::Tensor& input) override { return head(std::get<0>(cells(input)).select(1, -1)); }
+  torch::Tensor input(int step, int part) const override {
+    return formula({kBatch, 5, 3}, 2 * step + part, head->weight.scalar_type());
+  }
+  torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
+    return (output - formula({kBatch, 2}, step + 2 * part, output.scalar_type())).square().mean();
+  }
+
+  nn::LSTM cells;
+  nn::Linear head;
+};
+
+}  // namespace
+
+torch::Tensor formula(at::IntArrayRef shape, double phase, torch::Dtype dtype) {
+  const auto count = c10::multiply_integers(shape);
+  return torch::sin(torch::arange(count, torch::kDouble) * 0.37 + 1.7 * phase).view(shape).to(dtype);
+}
+
+void fill_by_formula(torch::nn::Module& model) {
+  const torch::NoGradGuard no_grad;
+  double phase = 0;
+  for (auto& parameter : model.parameters()) {
+    const auto values = formula(parameter.sizes(), ++phase, parameter.scalar_type());
+    parameter.copy_(parameter.dim() > 1 ? values * 0.3 : 1 + 0.1 * values);
+  }
+}
+
+std::shared_ptr<ParityModel> make_parity_model(const std::string& name, torch::Dtype dtype) {
+  std::shared_ptr<ParityModel> model;
+  if (name == "gpt") model = std::make_shared<Gpt>();
+  if (name == "conv") model = std::make_shared<Conv>();
+  if (name == "lstm") model = std::make_shared<Lstm>();
+  if (!model) throw std::runtime_error("there is no model " + name);
+  model->to(dtype);
+  fill_by_formula(*model);
+  return model;
+}
+
+}  // namespace tessera::testing

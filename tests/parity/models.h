@@ -1,0 +1,30 @@
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera::testing {
+
+/// A model that knows nothing of Tessera, with data and a loss of its own. Weights and data come from formulas: ranks
+/// that are threads share LibTorch's random generator.
+struct ParityModel : torch::nn::Module {
+  virtual torch::Tensor forward(const torch::Tensor& input) = 0;
+  virtual torch::Tensor input(int step, int part) const = 0;
+  /// The mean over the batch.
+  virtual torch::Tensor loss(const torch::Tensor& output, int step, int part) const = 0;
+};
+
+/// "gpt", "conv" (with BatchNorm), "lstm".
+std::shared_ptr<ParityModel> make_parity_model(const std::string& name, torch::Dtype dtype);
+
+/// sin(number * k + phase) for k = 0, 1, ...: values that differ for every (step, part).
+torch::Tensor formula(at::IntArrayRef shape, double phase, torch::Dtype dtype);
+
+/// Gives every parameter its values, by its place in the model.
+void fill_by_formula(torch::nn::Module& model);
+
+}  // namespace tessera::testing

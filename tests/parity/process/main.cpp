@@ -1,0 +1,93 @@
+// The same trainings with ranks as processes: a covering subset on every backend.
+#include <tessera/comm/world.h>
+
+#include <gtest/gtest.h>
+
+#include "parity/reproducible.h"
+#include "parity/training.h"
+#include "support/mpi_job.h"
+#include "support/require.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr int kReproducibleSteps = 50;
+
+World world_on(const std::string& backend) {
+  const World world = init(WorldOptions().backend(backend));
+  require(world.comm().backend() == backend, "the backend is " + world.comm().backend());
+  return world;
+}
+
+/// BACKEND MODEL OPTIMIZER DTYPE: every variant.
+void check_parity(const Arguments& arguments) {
+  const World world = world_on(arguments.at(0));
+  const ParityCase parity{.model = arguments.at(1),
+                          .optimizer = arguments.at(2),
+                          .dtype = arguments.at(3) == "float" ? torch::kFloat : torch::kDouble,
+                          .num_ranks = world.size()};
+  const State expected = train_alone(parity);
+  for (const auto& variant : parity_variants()) {
+    if (variant == "reproducible" && parity.model == "conv") continue;
+    require_equal(train_distributed(parity, variant, world.comm()), expected, parity, variant);
+  }
+}
+
+/// BACKEND HASH: the weights' hash is that one.
+void check_reproducible(const Arguments& arguments) {
+  const World world = world_on(arguments.at(0));
+  const auto hash = train_reproducibly(world.comm(), kReproducibleSteps, {.seed = 7, .delays = 0.05});
+  require(std::to_string(hash) == arguments.at(1), "the hash is " + std::to_string(hash) + ", not " + arguments.at(1));
+}
+
+launch::LocalJob patient(launch::LocalJob job) {
+  job.timeout = std::chrono::seconds(150);
+  return job;
+}
+
+const std::vector<Arguments>& covering_subset() {
+  static const std::vector<Arguments> cases{
+      {"gpt", "sgd", "float"}, {"conv", "sgd", "double"}, {"lstm", "adamw", "double"}};
+  return cases;
+}
+
+void expect_parity_on(const std::string& backend, int num_ranks) {
+  for (const auto& one : covering_subset()) {
+    Arguments arguments{backend};
+    arguments.insert(arguments.end(), one.begin(), one.end());
+    expect_success(patient(backend == "mpi" ? mpi_job_of(num_ranks, "parity", arguments)
+                                            : job_of(num_ranks, "parity", arguments)));
+  }
+}
+
+TEST(DdpParityProcesses, OnGloo) { expect_parity_on("gloo", 2); }
+TEST(DdpParityProcesses, OnSharedMemory) { expect_parity_on("shm", 2); }
+TEST(DdpParityProcesses, OnSharedMemoryWith4Ranks) { expect_parity_on("shm", 4); }
+TEST(DdpParityProcesses, OnMpi) {
+  if (std::string(TESSERA_MPIEXEC).empty()) GTEST_SKIP() << "this build has no MPI";
+  expect_parity_on("mpi", 2);
+}
+
+class ReproducibleProcesses : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
+
+TEST_P(ReproducibleProcesses, GiveTheHashOfOneProcess) {
+  std::uint64_t expected = 0;
+  run_threads(1, [&](const World& world) { expected = train_reproducibly(world.comm(), kReproducibleSteps); });
+  const auto& [backend, num_ranks] = GetParam();
+  const Arguments arguments{backend, std::to_string(expected)};
+  expect_success(patient(job_of(num_ranks, "reproducible", arguments)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, ReproducibleProcesses,
+                         ::testing::Combine(::testing::Values("gloo", "shm"), ::testing::Values(1, 2, 4, 8)),
+                         [](const auto& one) {
+                           return std::get<0>(one.param) + "With" + std::to_string(std::get<1>(one.param));
+                         });
+
+}  // namespace
+}  // namespace tessera::testing
+
+int main(int argc, char** argv) {
+  namespace t = tessera::testing;
+  return t::run_tests_or_role(argc, argv, {{"parity", t::check_parity}, {"reproducible", t::check_reproducible}});
+}
