@@ -24,6 +24,13 @@ def own_seconds():
     return total
 
 
+def seconds_of(process):
+    """Core-seconds of a process that still runs, by its number."""
+    with open(f"/proc/{process}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()  # its name may hold spaces
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
 def wait_until_quiet(limit, calm=3.0, cores=0.15):
     """Returns True once less than `cores` were in use for `calm` seconds, False when `limit` seconds passed first."""
     end = time.monotonic() + limit
@@ -40,14 +47,21 @@ def wait_until_quiet(limit, calm=3.0, cores=0.15):
 
 class Foreign:
     """`with Foreign() as foreign:` and then `foreign.cores`: how many cores others used meanwhile.
-    Requires: processes that the block starts have ended when it ends."""
+    `processes` are numbers of our own that run before the block and after it. Requires: those that the block starts
+    have ended when it ends."""
+
+    def __init__(self, processes=()):
+        self.processes = list(processes)
+
+    def own(self):
+        return own_seconds() + sum(map(seconds_of, self.processes))
 
     def __enter__(self):
-        self.busy, self.own, self.start = busy_seconds(), own_seconds(), time.monotonic()
+        self.busy, self.before, self.start = busy_seconds(), self.own(), time.monotonic()
         return self
 
     def __exit__(self, *_):
-        work = (busy_seconds() - self.busy) - (own_seconds() - self.own)
+        work = (busy_seconds() - self.busy) - (self.own() - self.before)
         self.cores = max(0.0, work / (time.monotonic() - self.start))
 
 

@@ -1,5 +1,6 @@
 """Ranks as processes of a plain loop: variables, output, and an end for all of them."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -39,9 +40,9 @@ class Ranks:
     def __enter__(self):
         return self
 
-    def start(self, command, environment, stdout=subprocess.PIPE):
-        process = subprocess.Popen([str(part) for part in command], env=environment, stdout=stdout, stderr=self.errors,
-                                   text=True)
+    def start(self, command, environment, stdout=subprocess.PIPE, stdin=None):
+        process = subprocess.Popen([str(part) for part in command], env=environment, stdout=stdout, stdin=stdin,
+                                   stderr=self.errors, text=True)
         self.processes.append(process)
         return process
 
@@ -50,8 +51,11 @@ class Ranks:
         raise RuntimeError(f"{why}\n{self.errors.read()[-3000:]}")
 
     def wait(self, timeout):
-        """Until all have ended well. The output of the first one, the only one that may be long."""
+        """Until all have ended well; their input ends. The output of the first one, the only one that may be long."""
         end = time.monotonic() + timeout
+        for process in self.processes[1:]:  # communicate() does so for the first
+            if process.stdin:
+                process.stdin.close()
         try:
             output = self.processes[0].communicate(timeout=timeout)[0]
             for process in self.processes[1:]:
@@ -69,6 +73,7 @@ class Ranks:
                 process.kill()
         for process in self.processes:
             process.wait()
-            if process.stdout:
-                process.stdout.close()
+            for pipe in filter(None, (process.stdin, process.stdout)):
+                with contextlib.suppress(BrokenPipeError):  # what was not sent yet cannot be
+                    pipe.close()
         self.errors.close()

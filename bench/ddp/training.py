@@ -1,0 +1,161 @@
+"""Steps of a GPT on two ranks: ours and PyTorch's DDP, a blocking all-reduce, and ranks that do not talk."""
+
+import contextlib
+import dataclasses
+import math
+
+from ddp.pair import SIZE, Pair
+from harness.outcome import Outcome, Table, at_most
+from harness.spread import median, ratios, spread
+
+PRECISIONS = ["fp32", "bf16"]
+ROUNDS = 15
+MOST_ROUNDS = 30    # when others disturb
+STEPS = 2           # of one sample
+WARM_UP_STEPS = 3   # buckets are arranged anew after the first
+TOKENS = 4 * 256    # of one rank's step
+QUIET_CORES = 0.2   # a round during which others used more is not judged while enough others are left
+AGAINST_PEER = 1.00
+AGAINST_ALONE = 1.04
+# The same step, averaged in another order: what differs is rounding.
+LOSS_TOLERANCE = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    name: str
+    pair: str
+    kind: str
+
+    @property
+    def synchronised(self):
+        return self.kind != "alone"
+
+    def seconds_of(self, answers):
+        """Of a step. Ranks that wait for each other are as fast as the slower one."""
+        seconds = [answer["seconds"] / STEPS for answer in answers]
+        return max(seconds) if self.synchronised else sum(seconds) / len(seconds)
+
+
+PYTHON_ALONE = Contestant("alone, Python", "python", "alone")
+ALONE = Contestant("alone, C++", "shm", "alone")
+OURS_SHM = Contestant("ours, shm", "shm", "ours")
+BLOCKING_SHM = Contestant("blocking all-reduce, shm", "shm", "blocking")
+BLOCKING_GLOO = Contestant("blocking all-reduce, Gloo", "gloo", "blocking")
+OURS_GLOO = Contestant("ours, Gloo", "gloo", "ours")
+PYTHON_DDP = Contestant("PyTorch's DDP, Gloo", "python", "ddp")
+# Those that are judged against each other are neighbours in time.
+CONTESTANTS = [PYTHON_ALONE, ALONE, OURS_SHM, BLOCKING_SHM, BLOCKING_GLOO, OURS_GLOO, PYTHON_DDP]
+RATIOS = [(OURS_GLOO, PYTHON_DDP), (OURS_SHM, ALONE), (OURS_GLOO, ALONE), (BLOCKING_SHM, ALONE),
+          (BLOCKING_GLOO, ALONE), (PYTHON_DDP, PYTHON_ALONE), (ALONE, PYTHON_ALONE)]
+
+
+def commands(context):
+    ours = context.build / "bench" / "ddp" / "bench_ddp"
+    return {"shm": [ours, "shm"], "gloo": [ours, "gloo"],
+            "python": [context.python, context.root / "bench" / "peers" / "ddp_rank.py"]}
+
+
+def check_agreement(contestant, precision, answers):
+    """Averaged gradients keep the ranks' weights the same, bit for bit."""
+    sums = [answer["weights"] for answer in answers]
+    if contestant.synchronised and len(set(sums)) != 1:
+        raise RuntimeError(f"{contestant.name}, {precision}: the ranks' weights sum up to {sums}, which should agree")
+
+
+def warm_up(pairs):
+    """Also makes sure that all train the same: after equal steps their losses are equal."""
+    losses = {}
+    for precision in PRECISIONS:
+        for one in CONTESTANTS:
+            answers, _ = pairs[one.pair].train(one.kind, precision, WARM_UP_STEPS)
+            check_agreement(one, precision, answers)
+            loss = answers[0]["loss"]
+            first = losses.setdefault((precision, one.synchronised), loss)
+            if not math.isclose(loss, first, rel_tol=LOSS_TOLERANCE):
+                raise RuntimeError(f"{one.name}, {precision}: the loss after {WARM_UP_STEPS} steps is {loss}, "
+                                   f"that of the others {first}")
+
+
+def round_of(pairs, number):
+    samples = []
+    for precision in PRECISIONS:
+        for one in CONTESTANTS if number % 2 == 0 else reversed(CONTESTANTS):
+            answers, cores = pairs[one.pair].train(one.kind, precision, STEPS)
+            check_agreement(one, precision, answers)
+            samples.append({"round": number, "contestant": one.name, "precision": precision,
+                            "seconds": one.seconds_of(answers), "loss": answers[0]["loss"], "foreign_cores": cores})
+    return samples
+
+
+def is_calm(samples):
+    return max(sample["foreign_cores"] for sample in samples) <= QUIET_CORES
+
+
+def run(context):
+    """The samples of each round."""
+    wanted = context.rounds or ROUNDS
+    rounds = []
+    with contextlib.ExitStack() as stack:
+        pairs = {name: stack.enter_context(Pair(command)) for name, command in commands(context).items()}
+        warm_up(pairs)
+        while sum(map(is_calm, rounds)) < wanted and len(rounds) < wanted * MOST_ROUNDS // ROUNDS:
+            rounds.append(round_of(pairs, len(rounds)))
+        for pair in pairs.values():
+            pair.finish()
+    return rounds
+
+
+class Figures:
+    """Entry i of each list is of judged round i."""
+
+    def __init__(self, rounds):
+        self.rounds = rounds
+
+    def of(self, contestant, precision, key="seconds"):
+        return [sample[key] for samples in self.rounds for sample in samples
+                if (sample["contestant"], sample["precision"]) == (contestant.name, precision)]
+
+    def ratios(self, one, other, precision):
+        return ratios(self.of(one, precision), self.of(other, precision))
+
+
+def step_table(figures):
+    def cells(one, precision):
+        seconds = figures.of(one, precision)
+        return [spread(seconds, 1e3, digits=0), f"{SIZE * TOKENS / median(seconds):.0f}",
+                f"{figures.of(one, precision, 'loss')[-1]:.4f}"]
+
+    columns = [f"{precision} {what}" for precision in PRECISIONS for what in ("ms a step", "tokens/s", "loss")]
+    return Table(["contestant", *columns],
+                 [[one.name, *(cell for precision in PRECISIONS for cell in cells(one, precision))]
+                  for one in CONTESTANTS])
+
+
+def ratio_table(figures):
+    return Table(["time of / time of", *PRECISIONS],
+                 [[f"{one.name} / {other.name}",
+                   *(spread(figures.ratios(one, other, precision), digits=3) for precision in PRECISIONS)]
+                  for one, other in RATIOS])
+
+
+def bars(figures):
+    for one, other, limit in ((OURS_GLOO, PYTHON_DDP, AGAINST_PEER), (OURS_SHM, ALONE, AGAINST_ALONE)):
+        for precision in PRECISIONS:
+            yield at_most(f"a step of {one.name} / {other.name}, {precision}",
+                          median(figures.ratios(one, other, precision)), limit, "{:.3f}")
+
+
+def measure(context):
+    context.settle()
+    rounds = run(context)
+    calm = [samples for samples in rounds if is_calm(samples)]
+    judged = calm if len(calm) >= (context.rounds or ROUNDS) else rounds
+    figures = Figures(judged)
+    notes = [f"{len(calm)} of {len(rounds)} rounds undisturbed; judged: {len(judged)}. {STEPS} steps a round, one "
+             "thread a rank; ratios are within a round.",
+             f"{SIZE} ranks of a GPT: 6 layers, width 512, 8 heads, vocabulary 8192, batches of 4 x 256 tokens; fused "
+             "AdamW. The same arithmetic in C++ and in Python, from the same weights.",
+             "Alone: nobody talks; the mean of the ranks. Blocking: one all-reduce of all gradients after backward."]
+    return Outcome(f"Training a GPT on {SIZE} ranks", tables=[step_table(figures), ratio_table(figures)],
+                   bars=list(bars(figures)), notes=notes, samples=[sample for samples in rounds for sample in samples])
