@@ -1,6 +1,8 @@
 // tessera reference: the tables of docs/reference, from the lists of fields themselves.
 #include <tessera/comm/world.h>
 #include <tessera/core/config_file.h>
+#include <tessera/data_parallel/ddp_options.h>
+#include <tessera/data_parallel/synchroniser_options.h>
 #include <tessera/launch/run_options.h>
 #include <tessera/mesh/three_d_parallelism.h>
 
@@ -39,6 +41,18 @@ void add_reference(CLI::App& app) {
     print("Options of three-dimensional parallelism",
           "`tessera::ThreeDParallelismConfig`, for `tessera::make_mesh()`. Its header says which fields act today.",
           ThreeDParallelismConfig::fields());
+  });
+  command.add_subcommand("ddp", "DdpOptions")->callback([] {
+    print(
+        "Options of data parallelism",
+        "`tessera::DdpOptions`, for `tessera::distribute()`. In a TOML file these are the keys. A hook of your own is "
+        "given in the program: `DdpOptions::hook`.",
+        DdpOptions::fields());
+  });
+  command.add_subcommand("synchroniser", "SynchroniserOptions")->callback([] {
+    print("Options of training out of step",
+          "`tessera::SynchroniserOptions`, for `tessera::Synchroniser`. In a TOML file these are the keys.",
+          SynchroniserOptions::fields());
   });
 }
 

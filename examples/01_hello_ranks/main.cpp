@@ -1,4 +1,4 @@
-// Several processes sum a tensor, then the same along the rows and columns of a mesh. See README.md beside this file.
+// Several processes say who they are, sum a tensor, and form a mesh. See README.md beside this file.
 #include <tessera/tessera.h>
 
 #include <ATen/ATen.h>
@@ -10,6 +10,7 @@ namespace {
 
 void run() {
   auto world = tessera::init();  // who am I? asks the launcher's variables
+  std::printf("rank %d of %d, number %d on node %d\n", world.rank(), world.size(), world.local_rank(), world.node());
 
   // Memory from the communicator is moved without a copy; any other tensor works too.
   auto x = world.comm().empty({4});
