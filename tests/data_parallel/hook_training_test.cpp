@@ -1,4 +1,6 @@
 // A network of two layers trains as well with lossy gradients as with exact ones.
+#include <tessera/data_parallel/distribute.h>
+
 #include <torch/torch.h>
 
 #include "data_parallel/hook_case.h"
@@ -33,6 +35,17 @@ struct Network {
                                   start_weights({kHidden, 1}, 3)};
 };
 
+template <class Model>
+double loss_over_all_ranks(Model& network) {
+  const at::NoGradGuard no_grad;
+  double sum = 0;
+  for (int rank = 0; rank < kNumRanks; ++rank) {
+    const Data of_rank(rank);
+    sum += at::mse_loss(network(of_rank.input), of_rank.target).template item<double>();
+  }
+  return sum / kNumRanks;
+}
+
 double loss_after_training(const std::shared_ptr<GradientHook>& hook, const World& world) {
   Network network;
   const Data data(world.rank());
@@ -47,13 +60,49 @@ double loss_after_training(const std::shared_ptr<GradientHook>& hook, const Worl
     for (std::size_t i = 0; i < gradients.size(); ++i) gradients[i].copy_(bucket.gradients[i]);
     optimizer.step();
   }
-  const at::NoGradGuard no_grad;
-  double sum = 0;
-  for (int rank = 0; rank < kNumRanks; ++rank) {
-    const Data of_rank(rank);
-    sum += at::mse_loss(network(of_rank.input), of_rank.target).item<double>();
+  return loss_over_all_ranks(network);
+}
+
+struct Module : torch::nn::Module {
+  Module() {
+    for (std::size_t i = 0; i < network.weights.size(); ++i) {
+      register_parameter("weight" + std::to_string(i), network.weights[i]);
+    }
   }
-  return sum / kNumRanks;
+  at::Tensor operator()(const at::Tensor& input) const { return network(input); }
+  Network network;
+};
+
+struct Outcome {
+  double loss;
+  std::uint64_t num_bytes;
+};
+
+Outcome train_distributed(const std::string& compression, const World& world) {
+  const auto model = std::make_shared<Module>();
+  const auto ddp = distribute(model, world, DdpOptions().compression(compression));
+  const Data data(world.rank());
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  for (int step = 0; step < 200; ++step) {
+    optimizer.zero_grad();
+    at::mse_loss((*model)(data.input), data.target).backward();
+    optimizer.step();
+  }
+  return {loss_over_all_ranks(*model), ddp.statistics().num_gradient_bytes};
+}
+
+TEST(Compression, EndsWithinTwoPercentOfTheExactLossWithFewerBytes) {
+  run_threads(kNumRanks, [&](const World& world) {
+    const Outcome exact = train_distributed("none", world);
+    for (const std::string name : {"fp16", "bf16", "int8", "powersgd"}) {
+      const Outcome lossy = train_distributed(name, world);
+      EXPECT_NEAR(lossy.loss / exact.loss, 1, 0.02) << name;
+      EXPECT_LT(lossy.num_bytes, exact.num_bytes) << name;
+      if (name == "fp16" || name == "bf16") {
+        EXPECT_EQ(2 * lossy.num_bytes, exact.num_bytes) << name;
+      }
+    }
+  });
 }
 
 TEST(HookTraining, EndsWithinTwoPercentOfTheExactLoss) {

@@ -1,4 +1,5 @@
 #include <tessera/data_parallel/data_parallel.h>
+#include <tessera/data_parallel/synchroniser.h>
 
 #include <torch/torch.h>
 #include <gtest/gtest.h>
@@ -52,6 +53,39 @@ TEST(TrainReplicas, TrainsWithLocalStepsAndAveragesNowAndThen) {
     }
   });
   EXPECT_LT(loss(), before * 0.7);
+}
+
+TEST(TrainReplicas, TrainsInEveryModeOfSynchronisation) {
+  for (const std::string mode : {"synchronous", "bounded_staleness", "asynchronous", "local_sgd"}) {
+    const auto model = make_model<MlpImpl>();
+    const DataParallel<MlpImpl> parallel(model, DataParallelOptions().num_replicas(2));
+    const at::Tensor input = random_values({32, 6}, 1);
+    const at::Tensor target = input.narrow(1, 0, 3).sin();
+    const auto loss = [&] { return at::mse_loss(parallel.forward(input), target).item<double>(); };
+    const double before = loss();
+    parallel.train_replicas([&](MlpImpl& replica, const World& world) {
+      torch::optim::SGD optimizer(replica.parameters(), 0.1);
+      const auto options = SynchroniserOptions().mode(mode).max_staleness(2).period(4);
+      Synchroniser sync(replica.parameters(), world, options);
+      const auto rows = at::indexing::Slice(world.rank() * 16, world.rank() * 16 + 16);
+      for (int step = 0; step < 40; ++step) {
+        optimizer.zero_grad();
+        at::mse_loss(replica.forward(input.index({rows})), target.index({rows})).backward();
+        sync.step(optimizer);
+      }
+      sync.finish(optimizer);
+      if (mode == "bounded_staleness") {
+        EXPECT_LE(sync.staleness().largest(), 2U);
+      }
+      const at::Tensor of_rank_0 = replica.first->weight.detach().clone();
+      world.comm().broadcast(of_rank_0, 0);
+      EXPECT_TRUE(at::equal(of_rank_0, replica.first->weight)) << mode;
+    });
+    // Without a bound nothing is promised: on a busy machine gradients of such small steps come very late.
+    if (mode != "asynchronous") {
+      EXPECT_LT(loss(), before * 0.7) << mode;
+    }
+  }
 }
 
 TEST(TrainReplicas, ThrowsWhatARankThrew) {

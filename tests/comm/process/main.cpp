@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
                                {"init_only", t::check_init_only},
                                {"loss", t::check_loss},
                                {"memory", t::check_memory},
+                               {"memory_scope", t::check_memory_scope},
                                {"nodes", t::check_nodes},
                                {"one_node_only", t::check_one_node_only},
                                {"progress", t::check_progress},

@@ -1,5 +1,6 @@
 // The same trainings with ranks as processes: a covering subset on every backend.
 #include <tessera/comm/world.h>
+#include <tessera/data_parallel/distribute.h>
 
 #include <gtest/gtest.h>
 
@@ -40,6 +41,19 @@ void check_reproducible(const Arguments& arguments) {
   require(std::to_string(hash) == arguments.at(1), "the hash is " + std::to_string(hash) + ", not " + arguments.at(1));
 }
 
+/// BACKEND EXPECTED: whether the buckets lie where the other ranks reach them, also after they were arranged anew.
+void check_buckets(const Arguments& arguments) {
+  const World world = world_on(arguments.at(0));
+  const auto model = make_parity_model("gpt", torch::kFloat);
+  const auto ddp = distribute(model, world, DdpOptions().bucket_bytes(2048));
+  for (int step = 0; step < 3; ++step) {
+    model->zero_grad();
+    model->loss(model->forward(model->input(step, world.rank())), step, world.rank()).backward();
+    require(ddp.statistics().num_buckets > 1, "several buckets");
+    require(ddp.statistics().buckets_are_zero_copy == (arguments.at(1) == "zero_copy"), "where they lie");
+  }
+}
+
 launch::LocalJob patient(launch::LocalJob job) {
   job.timeout = std::chrono::seconds(150);
   return job;
@@ -68,6 +82,9 @@ TEST(DdpParityProcesses, OnMpi) {
   expect_parity_on("mpi", 2);
 }
 
+TEST(DdpBuckets, LieInSharedMemory) { expect_success(job_of(2, "buckets", {"shm", "zero_copy"})); }
+TEST(DdpBuckets, LieInOrdinaryMemoryElsewhere) { expect_success(job_of(2, "buckets", {"gloo", "ordinary"})); }
+
 class ReproducibleProcesses : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
 
 TEST_P(ReproducibleProcesses, GiveTheHashOfOneProcess) {
@@ -89,5 +106,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, ReproducibleProcesses,
 
 int main(int argc, char** argv) {
   namespace t = tessera::testing;
-  return t::run_tests_or_role(argc, argv, {{"parity", t::check_parity}, {"reproducible", t::check_reproducible}});
+  return t::run_tests_or_role(
+      argc, argv,
+      {{"buckets", t::check_buckets}, {"parity", t::check_parity}, {"reproducible", t::check_reproducible}});
 }

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "data_parallel/synchronisation.h"
-#include "data_parallel/update_rounds.h"
+#include "data_parallel/synchroniser/synchronisation.h"
+#include "data_parallel/synchroniser/update_rounds.h"
 
 namespace tessera::data_parallel {
 namespace {

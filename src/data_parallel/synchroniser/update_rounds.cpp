@@ -1,4 +1,4 @@
-#include "data_parallel/update_rounds.h"
+#include "data_parallel/synchroniser/update_rounds.h"
 
 #include <tessera/core/error.h>
 

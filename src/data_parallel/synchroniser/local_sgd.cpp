@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "data_parallel/synchronisation.h"
+#include "data_parallel/synchroniser/synchronisation.h"
 
 namespace tessera::data_parallel {
 namespace {

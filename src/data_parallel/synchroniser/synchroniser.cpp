@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "data_parallel/synchronisation.h"
+#include "data_parallel/synchroniser/synchronisation.h"
 
 namespace tessera {
 namespace {
