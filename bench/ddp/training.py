@@ -63,28 +63,26 @@ def check_agreement(contestant, precision, answers):
         raise RuntimeError(f"{contestant.name}, {precision}: the ranks' weights sum up to {sums}, which should agree")
 
 
-def warm_up(pairs):
+def warm_up(pairs, precision):
     """Also makes sure that all train the same: after equal steps their losses are equal."""
     losses = {}
-    for precision in PRECISIONS:
-        for one in CONTESTANTS:
-            answers, _ = pairs[one.pair].train(one.kind, precision, WARM_UP_STEPS)
-            check_agreement(one, precision, answers)
-            loss = answers[0]["loss"]
-            first = losses.setdefault((precision, one.synchronised), loss)
-            if not math.isclose(loss, first, rel_tol=LOSS_TOLERANCE):
-                raise RuntimeError(f"{one.name}, {precision}: the loss after {WARM_UP_STEPS} steps is {loss}, "
-                                   f"that of the others {first}")
+    for one in CONTESTANTS:
+        answers, _ = pairs[one].train(one.kind, precision, WARM_UP_STEPS)
+        check_agreement(one, precision, answers)
+        loss = answers[0]["loss"]
+        first = losses.setdefault(one.synchronised, loss)
+        if not math.isclose(loss, first, rel_tol=LOSS_TOLERANCE):
+            raise RuntimeError(f"{one.name}, {precision}: the loss after {WARM_UP_STEPS} steps is {loss}, "
+                               f"that of the others {first}")
 
 
-def round_of(pairs, number):
+def round_of(pairs, precision, number):
     samples = []
-    for precision in PRECISIONS:
-        for one in CONTESTANTS if number % 2 == 0 else reversed(CONTESTANTS):
-            answers, cores = pairs[one.pair].train(one.kind, precision, STEPS)
-            check_agreement(one, precision, answers)
-            samples.append({"round": number, "contestant": one.name, "precision": precision,
-                            "seconds": one.seconds_of(answers), "loss": answers[0]["loss"], "foreign_cores": cores})
+    for one in CONTESTANTS if number % 2 == 0 else reversed(CONTESTANTS):
+        answers, cores = pairs[one].train(one.kind, precision, STEPS)
+        check_agreement(one, precision, answers)
+        samples.append({"round": number, "contestant": one.name, "precision": precision,
+                        "seconds": one.seconds_of(answers), "loss": answers[0]["loss"], "foreign_cores": cores})
     return samples
 
 
@@ -92,29 +90,30 @@ def is_calm(samples):
     return max(sample["foreign_cores"] for sample in samples) <= QUIET_CORES
 
 
-def run(context):
-    """The samples of each round."""
+def run(context, precision):
+    """The samples of each round. Every contestant has processes of its own: what one leaves behind in the heap, another
+    one in the same process would find there, and be spared a third of its page faults."""
     wanted = context.rounds or ROUNDS
     rounds = []
     with contextlib.ExitStack() as stack:
-        pairs = {name: stack.enter_context(Pair(command)) for name, command in commands(context).items()}
-        warm_up(pairs)
+        pairs = {one: stack.enter_context(Pair(commands(context)[one.pair])) for one in CONTESTANTS}
+        warm_up(pairs, precision)
         while sum(map(is_calm, rounds)) < wanted and len(rounds) < wanted * MOST_ROUNDS // ROUNDS:
-            rounds.append(round_of(pairs, len(rounds)))
+            rounds.append(round_of(pairs, precision, len(rounds)))
         for pair in pairs.values():
             pair.finish()
     return rounds
 
 
 class Figures:
-    """Entry i of each list is of judged round i."""
+    """By precision. Entry i of each list is of judged round i."""
 
     def __init__(self, rounds):
         self.rounds = rounds
 
     def of(self, contestant, precision, key="seconds"):
-        return [sample[key] for samples in self.rounds for sample in samples
-                if (sample["contestant"], sample["precision"]) == (contestant.name, precision)]
+        return [sample[key] for samples in self.rounds[precision] for sample in samples
+                if sample["contestant"] == contestant.name]
 
     def ratios(self, one, other, precision):
         return ratios(self.of(one, precision), self.of(other, precision))
@@ -146,16 +145,23 @@ def bars(figures):
                           median(figures.ratios(one, other, precision)), limit, "{:.3f}")
 
 
+def judged(context, rounds):
+    """The calm ones, if they are enough."""
+    calm = [samples for samples in rounds if is_calm(samples)]
+    return calm if len(calm) >= (context.rounds or ROUNDS) else rounds
+
+
 def measure(context):
     context.settle()
-    rounds = run(context)
-    calm = [samples for samples in rounds if is_calm(samples)]
-    judged = calm if len(calm) >= (context.rounds or ROUNDS) else rounds
-    figures = Figures(judged)
-    notes = [f"{len(calm)} of {len(rounds)} rounds undisturbed; judged: {len(judged)}. {STEPS} steps a round, one "
-             "thread a rank; ratios are within a round.",
+    rounds = {precision: run(context, precision) for precision in PRECISIONS}
+    figures = Figures({precision: judged(context, of_precision) for precision, of_precision in rounds.items()})
+    calm = {precision: f"{sum(map(is_calm, of_precision))} of {len(of_precision)}"
+            for precision, of_precision in rounds.items()}
+    notes = [f"Undisturbed rounds: {calm['fp32']} in fp32, {calm['bf16']} in bf16. {STEPS} steps a round, one thread a "
+             "rank, processes of its own for each contestant; ratios are within a round.",
              f"{SIZE} ranks of a GPT: 6 layers, width 512, 8 heads, vocabulary 8192, batches of 4 x 256 tokens; fused "
              "AdamW. The same arithmetic in C++ and in Python, from the same weights.",
              "Alone: nobody talks; the mean of the ranks. Blocking: one all-reduce of all gradients after backward."]
     return Outcome(f"Training a GPT on {SIZE} ranks", tables=[step_table(figures), ratio_table(figures)],
-                   bars=list(bars(figures)), notes=notes, samples=[sample for samples in rounds for sample in samples])
+                   bars=list(bars(figures)), notes=notes,
+                   samples=[sample for precision in PRECISIONS for samples in rounds[precision] for sample in samples])
