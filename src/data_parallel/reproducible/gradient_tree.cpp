@@ -20,10 +20,9 @@ void GradientTree::add(std::int64_t number, at::Tensor contribution) {
     throw ConfigError("expected a micro-batch of 0 to " + std::to_string(num_contributions_ - 1) + ", found " +
                       std::to_string(number));
   }
-  if (!added_.emplace(number, true).second) {
+  if (!added_.insert(number).second) {
     throw ConfigError("micro-batch " + std::to_string(number) + " came twice in one step");
   }
-  ++num_added_;
   int level = 0;
   // As long as the neighbour is there, the two make the next level's.
   for (auto neighbour = sums_.extract({level, number ^ 1}); !neighbour.empty();
@@ -39,14 +38,9 @@ void GradientTree::add(std::int64_t number, at::Tensor contribution) {
 at::Tensor GradientTree::take() {
   if (!is_complete() || sums_.size() != 1) throw InternalError("a sum of gradients was taken before it was complete");
   at::Tensor sum = sums_.begin()->second;
-  clear();
-  return sum;
-}
-
-void GradientTree::clear() {
   sums_.clear();
   added_.clear();
-  num_added_ = 0;
+  return sum;
 }
 
 }  // namespace tessera::data_parallel

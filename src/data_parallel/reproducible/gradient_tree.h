@@ -4,7 +4,7 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
+#include <set>
 #include <utility>
 
 namespace tessera::data_parallel {
@@ -19,17 +19,14 @@ class GradientTree {
 
   /// Takes the tensor: it may be added to. Throws ConfigError for a number out of range or given before.
   void add(std::int64_t number, at::Tensor contribution);
-  bool is_complete() const { return num_added_ == num_contributions_; }
-  std::int64_t num_added() const { return num_added_; }
+  bool is_complete() const { return static_cast<std::int64_t>(added_.size()) == num_contributions_; }
   /// The sum; the tree is empty afterwards. Requires: is_complete().
   at::Tensor take();
-  void clear();
 
  private:
   std::int64_t num_contributions_;
-  std::int64_t num_added_ = 0;
   std::map<std::pair<int, std::int64_t>, at::Tensor> sums_;  // by level and place, complete and not yet added
-  std::map<std::int64_t, bool> added_;
+  std::set<std::int64_t> added_;
 };
 
 }  // namespace tessera::data_parallel

@@ -8,12 +8,12 @@
 #include <unordered_set>
 #include <utility>
 
+#include "data_parallel/state_broadcast.h"
 #include "data_parallel/synchroniser/synchronisation.h"
 
 namespace tessera {
 namespace {
 
-using data_parallel::FlatBuffers;
 using data_parallel::FlatParameters;
 
 void check(const SynchroniserOptions& options) {
@@ -69,13 +69,6 @@ void check_agreement(const Communicator& comm, const FlatParameters& all, const 
   }
 }
 
-void take_values_of_rank_0(const Communicator& comm, const FlatParameters& parameters) {
-  const FlatBuffers buffers = parameters.make_buffers(comm);
-  parameters.read_values(buffers);
-  for (const auto& buffer : buffers) comm.broadcast(buffer, 0);
-  parameters.write_values(buffers);
-}
-
 std::unique_ptr<data_parallel::Synchronisation> make_synchronisation(const std::vector<at::Tensor>& parameters,
                                                                      const Ranks& ranks,
                                                                      const SynchroniserOptions& options) {
@@ -94,7 +87,7 @@ std::unique_ptr<data_parallel::Synchronisation> make_synchronisation(const std::
   // A group of its own: what it does in the background never mixes with the user's calls.
   const Communicator comm = ranks.comm().split_by([](int) { return 0; }, "staleness");
   check_agreement(comm, all, trained, options);
-  take_values_of_rank_0(comm, all);
+  data_parallel::broadcast_all(comm, all.parameters(), 0);
   return parse_synchronisation_mode(options.mode()) == SynchronisationMode::kLocalSgd
              ? make_local_sgd(comm, std::move(trained), options)
              : make_common_updates(comm, std::move(trained), options);
