@@ -1,4 +1,4 @@
-#include "data_parallel/synchroniser/flat_parameters.h"
+#include "data_parallel/flat_parameters.h"
 
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>

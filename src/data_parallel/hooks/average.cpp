@@ -1,8 +1,9 @@
 #include "data_parallel/hooks/average.h"
 
+#include <tessera/launch/machine.h>
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <functional>
@@ -11,12 +12,6 @@
 namespace tessera::data_parallel {
 namespace {
 
-int available_cores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
-
 /// Note [Overlap with backward]
 /// A network carries gradients while the cores compute. In shared memory the cores themselves add them up: where all of
 /// them compute already, doing so meanwhile only takes turns with backward, which costs 3% of a step more than adding
@@ -24,7 +19,7 @@ int available_cores() {
 bool overlap_pays(const Communicator& comm) {
   const std::string backend = comm.backend();
   if (backend != "shm" && backend != "threads") return true;
-  return comm.size() * at::get_num_threads() < available_cores();
+  return static_cast<std::size_t>(comm.size() * at::get_num_threads()) < launch::allowed_cpus().size();
 }
 
 }  // namespace

@@ -6,25 +6,13 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
-#include <algorithm>
-
 #include "data_parallel/plain_alias.h"
 
 namespace tessera::data_parallel {
 
 TreeSync::TreeSync(const NamedTensors& parameters, const Communicator& comm, const DdpSettings& settings)
-    : comm_(comm.with_strategy(CommunicationStrategy::kTree)), settings_(settings) {
-  for (const at::Tensor& parameter : parameters.tensors) {
-    auto kind = std::find_if(kinds_.begin(), kinds_.end(), [&](const Kind& one) {
-      return one.parameters.front().options().type_equal(parameter.options());
-    });
-    if (kind == kinds_.end()) {
-      kinds_.push_back({{}, 0, GradientTree(settings_.micro_batches_per_rank)});
-      kind = std::prev(kinds_.end());
-    }
-    kind->parameters.push_back(parameter);
-    kind->num_elements += parameter.numel();
-  }
+    : comm_(comm.with_strategy(CommunicationStrategy::kTree)), settings_(settings), layout_(parameters.tensors) {
+  trees_.assign(layout_.num_buffers(), GradientTree(settings_.micro_batches_per_rank));
   // Note [Kernels in reproducible mode]
   // Some kernels cut their sums by the number of threads (the gradient of LayerNorm's weight, for one), so that number
   // is part of the result: it is set here and checked in every step. Kernels whose result may differ from call to call
@@ -42,9 +30,7 @@ void TreeSync::before_forward() {
                       "): results would differ. Set DdpOptions::num_threads instead");
   }
   // A gradient that is there already would be the first to be added, on every rank: another tree for each number.
-  for (const Kind& kind : kinds_) {
-    for (const at::Tensor& parameter : kind.parameters) drop_zeros(parameter);
-  }
+  for (const at::Tensor& parameter : layout_.parameters()) drop_zeros(parameter);
 }
 
 void TreeSync::drop_zeros(const at::Tensor& parameter) const {
@@ -59,42 +45,27 @@ void TreeSync::drop_zeros(const at::Tensor& parameter) const {
 
 void TreeSync::backward_starts(const std::vector<bool>& /*used*/, bool /*is_first*/) {}
 
-at::Tensor TreeSync::flat_gradients_of(const Kind& kind) const {
-  const at::Tensor flat = comm_.empty({kind.num_elements}, kind.parameters.front().options().requires_grad(false));
-  std::int64_t begin = 0;
-  for (const at::Tensor& parameter : kind.parameters) {
-    const at::Tensor place = flat.narrow(0, begin, parameter.numel()).view(parameter.sizes());
-    if (parameter.grad().defined()) {
-      place.copy_(parameter.grad());
-    } else {
-      place.zero_();
-    }
-    begin += parameter.numel();
-  }
-  return flat;
-}
-
 void TreeSync::backward_ends() {
   const at::NoGradGuard no_grad;
-  for (Kind& kind : kinds_) {
-    kind.tree.add(next_micro_batch_, flat_gradients_of(kind));
-    for (const at::Tensor& parameter : kind.parameters) parameter.mutable_grad() = at::Tensor();
-  }
+  const FlatBuffers gradients = layout_.make_buffers(comm_);
+  layout_.read_gradients(gradients);
+  for (std::size_t i = 0; i < trees_.size(); ++i) trees_[i].add(next_micro_batch_, gradients[i]);
+  for (const at::Tensor& parameter : layout_.parameters()) parameter.mutable_grad() = at::Tensor();
   ++next_micro_batch_;
-  if (kinds_.front().tree.is_complete()) finish_step();
+  if (trees_.front().is_complete()) finish_step();
 }
 
 void TreeSync::finish_step() {
-  for (Kind& kind : kinds_) {
-    const at::Tensor sum = kind.tree.take();
+  FlatBuffers sums;
+  for (GradientTree& tree : trees_) {
+    const at::Tensor sum = sums.emplace_back(tree.take());
     comm_.all_reduce(sum);
     num_bytes_ += sum.nbytes();
     sum.mul_(1.0 / static_cast<double>(settings_.micro_batches));  // a power of two: exact
-    std::int64_t begin = 0;
-    for (const at::Tensor& parameter : kind.parameters) {
-      parameter.mutable_grad() = plain_alias_of(sum.narrow(0, begin, parameter.numel()).view(parameter.sizes()));
-      begin += parameter.numel();
-    }
+  }
+  const auto& parameters = layout_.parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    parameters[i].mutable_grad() = plain_alias_of(layout_.view_of(sums, i));
   }
   next_micro_batch_ = 0;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "data_parallel/ddp_settings.h"
+#include "data_parallel/flat_parameters.h"
 #include "data_parallel/gradient_sync.h"
 #include "data_parallel/reproducible/gradient_tree.h"
 #include "data_parallel/trained_parameters.h"
@@ -32,20 +33,13 @@ class TreeSync : public GradientSync {
   void add_to(DdpStatistics& statistics) const override;
 
  private:
-  /// The parameters of one dtype: their gradients travel as one tensor.
-  struct Kind {
-    std::vector<at::Tensor> parameters;
-    std::int64_t num_elements = 0;
-    GradientTree tree;
-  };
-
   void drop_zeros(const at::Tensor& parameter) const;
-  at::Tensor flat_gradients_of(const Kind& kind) const;
   void finish_step();
 
   Communicator comm_;
   DdpSettings settings_;
-  std::vector<Kind> kinds_;
+  FlatParameters layout_;
+  std::vector<GradientTree> trees_;  // of each buffer of the layout
   std::int64_t next_micro_batch_ = 0;
   std::uint64_t num_bytes_ = 0;
 };

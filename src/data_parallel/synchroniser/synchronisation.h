@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "data_parallel/synchroniser/flat_parameters.h"
+#include "data_parallel/flat_parameters.h"
 
 namespace tessera::data_parallel {
 

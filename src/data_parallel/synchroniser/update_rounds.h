@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "data_parallel/synchroniser/flat_parameters.h"
+#include "data_parallel/flat_parameters.h"
 
 namespace tessera::data_parallel {
 

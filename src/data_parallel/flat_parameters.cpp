@@ -1,4 +1,4 @@
-#include "data_parallel/synchroniser/flat_parameters.h"
+#include "data_parallel/flat_parameters.h"
 
 #include <tessera/core/error.h>
 
@@ -59,7 +59,7 @@ void FlatParameters::read_gradients(const FlatBuffers& buffers) const {
     if (!gradient.defined()) {
       place.zero_();
     } else if (gradient.is_sparse()) {
-      throw ConfigError("a Synchroniser needs dense gradients, and parameter " + std::to_string(i) +
+      throw ConfigError("gradients that travel must be dense, and parameter " + std::to_string(i) +
                         " has a sparse one; make its layer with sparse(false)");
     } else {
       place.copy_(gradient);

@@ -23,6 +23,7 @@ class FlatParameters {
   /// Of all parameters together, and a number that differs when their sizes or types do.
   std::int64_t num_elements() const;
   std::int64_t fingerprint() const;
+  std::size_t num_buffers() const { return groups_.size(); }
 
   /// Uninitialised, in memory that the group moves with the fewest copies.
   FlatBuffers make_buffers(const Communicator& comm) const;
@@ -32,6 +33,8 @@ class FlatParameters {
   void write_gradients(const FlatBuffers& buffers) const;
   void read_values(const FlatBuffers& buffers) const;
   void write_values(const FlatBuffers& buffers) const;
+  /// Where the values of parameter `index` lie, in its shape.
+  at::Tensor view_of(const FlatBuffers& buffers, std::size_t index) const;
 
  private:
   struct Slot {
@@ -42,8 +45,6 @@ class FlatParameters {
     at::TensorOptions options;
     std::int64_t num_elements = 0;
   };
-
-  at::Tensor view_of(const FlatBuffers& buffers, std::size_t index) const;
 
   std::vector<at::Tensor> parameters_;
   std::vector<Slot> slots_;  // of each parameter
