@@ -142,7 +142,7 @@ class Contest {
     loss.backward();
     const at::NoGradGuard no_grad;
     after_backward();
-    for (at::Tensor parameter : model.parameters()) {
+    for (const at::Tensor& parameter : model.parameters()) {
       parameter.sub_(parameter.grad(), 1e-3);
       parameter.mutable_grad() = at::Tensor();
     }

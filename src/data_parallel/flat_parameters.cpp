@@ -3,6 +3,7 @@
 #include <tessera/core/error.h>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <utility>

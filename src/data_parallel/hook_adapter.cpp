@@ -2,6 +2,7 @@
 
 #include <tessera/core/error.h>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 
 #include <utility>

@@ -1,6 +1,7 @@
 #include "data_parallel/state_broadcast.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <map>
 

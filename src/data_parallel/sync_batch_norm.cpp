@@ -123,9 +123,8 @@ Tensor SyncBatchNormImpl::forward(const Tensor& input) {
   }
   const bool uses_batch = is_training() || !options.track_running_stats();
   if (!uses_batch) {
-    namespace F = torch::nn::functional;
-    return F::batch_norm(input, running_mean, running_var,
-                         F::BatchNormFuncOptions().weight(weight).bias(bias).eps(options.eps()));
+    const auto settings = torch::nn::functional::BatchNormFuncOptions().weight(weight).bias(bias).eps(options.eps());
+    return torch::nn::functional::batch_norm(input, running_mean, running_var, settings);
   }
   // Half precision would lose the count itself above a few hundred values.
   const Tensor values = input.to(input.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);

@@ -2,6 +2,7 @@
 #include <tessera/optim/clip_grad_norm.h>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 #include <string>

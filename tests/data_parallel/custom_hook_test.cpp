@@ -1,4 +1,6 @@
 // The hook of docs/guides/gradient_hooks.md, word for word.
+#include <ATen/core/grad_mode.h>
+
 #include "data_parallel/hook_case.h"
 
 namespace tessera {

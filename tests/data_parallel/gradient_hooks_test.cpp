@@ -121,7 +121,9 @@ Bytes bytes_of(const std::string& name) {
   return {hook->num_bytes(), fake_traffic(world).num_bytes};
 }
 
-void PrintTo(const Bytes& bytes, std::ostream* stream) { *stream << bytes.handed_over << ", " << bytes.sent; }
+std::ostream& operator<<(std::ostream& stream, const Bytes& bytes) {
+  return stream << bytes.handed_over << ", " << bytes.sent;
+}
 
 TEST(GradientHooks, SendTheBytesOfTheGuide) {
   EXPECT_EQ(bytes_of("none"), (Bytes{4'198'400, 7'347'200}));

@@ -19,7 +19,8 @@ std::shared_ptr<Model> make_model() {
   model->to(at::kDouble);
   const at::NoGradGuard no_grad;
   std::uint64_t seed = 1;
-  for (at::Tensor parameter : model->parameters()) parameter.copy_(random_values(parameter.sizes(), seed++) * 0.3);
+  for (const at::Tensor& parameter : model->parameters())
+    parameter.copy_(random_values(parameter.sizes(), seed++) * 0.3);
   return model;
 }
 

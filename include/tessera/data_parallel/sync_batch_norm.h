@@ -15,7 +15,7 @@ namespace tessera {
 /// nobody can exchange them from outside.
 class SyncBatchNormImpl : public torch::nn::Module {
  public:
-  SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, const Ranks& ranks);
+  SyncBatchNormImpl(const torch::nn::BatchNormOptions& given, const Ranks& ranks);
 
   /// Collective over the ranks, in forward and in backward, in training and wherever statistics are not tracked.
   torch::Tensor forward(const torch::Tensor& input);

@@ -57,7 +57,7 @@ class Synchroniser {
  public:
   /// Every rank takes rank 0's parameters. Those that require no gradient are left out, but for this.
   /// Collective: over `ranks`. Throws ConfigError, on every rank, when options or parameters differ between them.
-  Synchroniser(std::vector<at::Tensor> parameters, const Ranks& ranks, const SynchroniserOptions& options = {});
+  Synchroniser(const std::vector<at::Tensor>& parameters, const Ranks& ranks, const SynchroniserOptions& options = {});
   /// Without `finish()` the others are told that this rank has left, and their next call fails with a CommError (with
   /// local SGD nothing is told, and they fail at the communicator's timeout).
   /// Blocks: until they have heard it, that timeout at most. Does not throw.

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <functional>
@@ -19,7 +20,7 @@ namespace {
 bool overlap_pays(const Communicator& comm) {
   const std::string backend = comm.backend();
   if (backend != "shm" && backend != "threads") return true;
-  return static_cast<std::size_t>(comm.size() * at::get_num_threads()) < launch::allowed_cpus().size();
+  return std::size_t{1} * comm.size() * at::get_num_threads() < launch::allowed_cpus().size();
 }
 
 }  // namespace

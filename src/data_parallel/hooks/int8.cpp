@@ -2,6 +2,7 @@
 #include <tessera/data_parallel/gradient_hooks.h>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <map>

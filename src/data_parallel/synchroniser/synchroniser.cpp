@@ -112,7 +112,8 @@ double StalenessHistogram::mean() const {
   return sum == 0 ? 0 : sum / static_cast<double>(total());
 }
 
-Synchroniser::Synchroniser(std::vector<at::Tensor> parameters, const Ranks& ranks, const SynchroniserOptions& options)
+Synchroniser::Synchroniser(const std::vector<at::Tensor>& parameters, const Ranks& ranks,
+                           const SynchroniserOptions& options)
     : mode_(parse_synchronisation_mode(options.mode())),
       synchronisation_(make_synchronisation(parameters, ranks, options)) {}
 
