@@ -74,11 +74,11 @@ void DdpState::unhook_parameters() {
 }
 
 void DdpState::hook_parameters() {
-  for (const at::Tensor& parameter : parameters_.tensors) {
-    auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
-    auto on_gradient = [weak = weak_from_this()](const torch::autograd::variable_list& outputs,
-                                                 const torch::autograd::variable_list&) {
-      if (const auto state = weak.lock()) state->on_gradient();
+  for (std::size_t i = 0; i < parameters_.tensors.size(); ++i) {
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameters_.tensors[i]);
+    auto on_gradient = [weak = weak_from_this(), i](const torch::autograd::variable_list& outputs,
+                                                    const torch::autograd::variable_list&) {
+      if (const auto state = weak.lock()) state->on_gradient(i);
       return outputs;
     };
     const auto key =
@@ -178,9 +178,10 @@ void DdpState::leave_no_sync() {
 
 // ---- backward -------------------------------------------------------------------------------------------------------
 
-void DdpState::on_gradient() {
+void DdpState::on_gradient(std::size_t index) {
   if (kept_error_) std::rethrow_exception(std::exchange(kept_error_, nullptr));
   if (torch::autograd::get_current_graph_task_id() != backward_task_) start_backward();
+  if (sync_wanted_) sync_->gradient_came(index);
 }
 
 void DdpState::start_backward() {

@@ -61,7 +61,7 @@ class DdpState : public intercept::Listener, public std::enable_shared_from_this
   void hook_parameters_that_moved();
   void start_watching(ForwardNotice notice);
   void before_synchronised_forward();
-  void on_gradient();
+  void on_gradient(std::size_t index);
   void start_backward();
   void end_backward();
   std::vector<bool> parameters_in_this_backward() const;

@@ -16,6 +16,8 @@ class GradientSync {
   virtual void before_forward() = 0;
   /// Before the first gradient counts. `used[i]`: parameter i gets a gradient in this pass. `is_first`: of all passes.
   virtual void backward_starts(const std::vector<bool>& used, bool is_first) = 0;
+  /// Parameter `index` has its gradient of this pass.
+  virtual void gradient_came(std::size_t /*index*/) {}
   /// When the pass has computed all gradients. Collective: over the group.
   virtual void backward_ends() = 0;
   /// When they are averages, before `backward()` returns to the user.

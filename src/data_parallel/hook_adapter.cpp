@@ -27,9 +27,13 @@ GradientHook::Finish HookAdapter::start(const c10d::GradBucket& bucket) {
   ours.index = index;
   ours.flat = bucket.getBuffer();
   ours.gradients = bucket.getGradients();
-  ours.parameters = index < parameters_.size() ? parameters_[index] : bucket.getParameters();
-  ours.divisor = divisor_;
+  ours.parameters = parameters_of(bucket, index);
+  ours.divisor = divided_ ? 1 : divisor_;
   return hook_->start(ours, comm_);
+}
+
+std::vector<at::Tensor> HookAdapter::parameters_of(const c10d::GradBucket& bucket, std::size_t index) const {
+  return index < parameters_.size() ? parameters_[index] : bucket.getParameters();
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> HookAdapter::runHook(c10d::GradBucket& bucket) {

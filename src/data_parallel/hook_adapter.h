@@ -32,6 +32,10 @@ class HookAdapter : public c10d::CommHookInterface {
   /// Reduces a bucket without a reducer behind it, up to the last step.
   GradientHook::Finish start(const c10d::GradBucket& bucket);
   void set_divisor(int divisor) { divisor_ = divisor; }
+  int divisor() const { return divisor_; }
+  /// The gradients in the buckets are divided already.
+  void expect_divided() { divided_ = true; }
+  std::vector<at::Tensor> parameters_of(const c10d::GradBucket& bucket, std::size_t index) const;
   /// What each bucket holds from now on. Empty: what the reducer says, which is wrong once it was given other buckets.
   void set_parameters(std::vector<std::vector<at::Tensor>> parameters) { parameters_ = std::move(parameters); }
   /// Of this pass.
@@ -41,6 +45,7 @@ class HookAdapter : public c10d::CommHookInterface {
   std::shared_ptr<GradientHook> hook_;
   Communicator comm_;
   int divisor_;
+  bool divided_ = false;
   std::int64_t next_index_ = 0;
   std::vector<std::vector<at::Tensor>> parameters_;
   std::map<std::int64_t, GradientHook::Finish> started_;  // by bucket

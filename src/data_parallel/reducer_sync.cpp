@@ -6,6 +6,10 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <ATen/ATen.h>
+#include <ATen/ScalarOps.h>
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -39,13 +43,45 @@ ReducerSync::ReducerSync(const NamedTensors& parameters, const Communicator& com
   if (settings_.static_graph) reducer_->set_static_graph();
   auto adapter = std::make_unique<HookAdapter>(settings_.hook, comm_);
   adapter_ = adapter.get();
+  // Only where the reducer takes every gradient when it comes, and leaves it in the bucket.
+  divides_ = settings_.hook->takes_divided(comm_) && settings_.gradient_as_bucket_view && !settings_.static_graph &&
+             !settings_.delay_all_reduce;
+  if (divides_) adapter_->expect_divided();
   reducer_->register_comm_hook(std::move(adapter));
   note_buckets();
 }
 
 void ReducerSync::note_buckets() {
-  num_buckets_ = reducer_->get_grad_buckets(/*return_zero_tensors=*/false).size();
+  const auto buckets = reducer_->get_grad_buckets(/*return_zero_tensors=*/false);
+  num_buckets_ = buckets.size();
+  if (divides_) note_places(buckets);
   release_views();  // the reducer makes gradients that are there views of its new buckets
+}
+
+void ReducerSync::note_places(const std::vector<c10d::GradBucket>& buckets) {
+  std::unordered_map<const c10::TensorImpl*, std::size_t> index_of;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) index_of[parameters_[i].unsafeGetTensorImpl()] = i;
+  places_.assign(parameters_.size(), at::Tensor());
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    const auto gradients = buckets[b].getGradients();
+    const auto parameters = adapter_->parameters_of(buckets[b], b);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      // The reducer lays gradients out as their parameters are, row by row or otherwise.
+      places_[index_of.at(parameters[i].unsafeGetTensorImpl())] = buckets[b].getBuffer().as_strided(
+          parameters[i].sizes(), parameters[i].strides(), gradients[i].storage_offset());
+    }
+  }
+}
+
+void ReducerSync::gradient_came(std::size_t index) {
+  if (!divides_) return;
+  // The reducer copies a gradient into its bucket unless it lies there already; dividing it on the way costs nothing,
+  // dividing the sum later another pass over all gradients.
+  const at::NoGradGuard no_grad;
+  at::Tensor& gradient = parameters_[index].mutable_grad();
+  if (!gradient.defined()) return;
+  at::mul_out(places_[index], gradient, at::native::wrapped_scalar_tensor(1.0 / adapter_->divisor()));
+  gradient = places_[index];
 }
 
 ReducerSync::Buckets ReducerSync::buckets_of(std::int64_t bucket_bytes) const {

@@ -22,6 +22,7 @@ class ReducerSync : public GradientSync {
 
   void before_forward() override;
   void backward_starts(const std::vector<bool>& used, bool is_first) override;
+  void gradient_came(std::size_t index) override;
   void backward_ends() override;
   void gradients_are_final() override;
   void shadow_forward() override;
@@ -37,6 +38,7 @@ class ReducerSync : public GradientSync {
   Buckets buckets_of(std::int64_t bucket_bytes) const;
   void rebuild_buckets();
   void note_buckets();
+  void note_places(const std::vector<c10d::GradBucket>& buckets);
   void release_views();
   at::Tensor output_that_reaches(const std::vector<bool>& used) const;
 
@@ -47,6 +49,8 @@ class ReducerSync : public GradientSync {
   std::shared_ptr<c10d::Logger> logger_;  // the reducer asks for one
   HookAdapter* adapter_ = nullptr;        // owned by the reducer
   std::size_t num_buckets_ = 0;
+  bool divides_ = false;               // gradients on their way into the buckets
+  std::vector<at::Tensor> places_;     // of each parameter's gradient in a bucket, if so
   bool learns_graph_ = true;           // until the first pass over a static graph is done
   std::int64_t new_bucket_bytes_ = 0;  // 0: no change is waiting
 };

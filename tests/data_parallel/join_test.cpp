@@ -11,6 +11,7 @@
 
 #include "data_parallel/small_models.h"
 #include "support/require.h"
+#include "support/sum_hook.h"
 
 namespace tessera {
 namespace {
@@ -71,6 +72,15 @@ TEST(Join, ServesEveryWayOfReducing) {
                               DdpOptions().find_unused_parameters(true), DdpOptions().gradient_as_bucket_view(false),
                               DdpOptions().delay_all_reduce(true), DdpOptions().broadcast_buffers(false)}) {
     run_threads(3, [&](const World& world) { train(world, options, kBatches, true); });
+  }
+}
+
+TEST(Join, DividesGradientsOnTheirWayIntoTheBuckets) {
+  for (const bool divide_by_initial_size : {true, false}) {
+    run_threads(3, [&](const World& world) {
+      const auto options = DdpOptions().hook(std::make_shared<testing::SumHook>()).bucket_bytes(48);
+      train(world, options, kBatches, divide_by_initial_size);
+    });
   }
 }
 

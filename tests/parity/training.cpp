@@ -1,13 +1,13 @@
 #include "parity/training.h"
 
 #include <tessera/data_parallel/distributed_data_parallel.h>
-#include <tessera/data_parallel/gradient_hooks.h>
 
 #include <torch/optim.h>
 
 #include <sstream>
 
 #include "support/require.h"
+#include "support/sum_hook.h"
 
 namespace tessera::testing {
 namespace {
@@ -44,7 +44,8 @@ DdpOptions options_of(const std::string& variant, const ParityCase& parity) {
   if (variant == "delayed") options.delay_all_reduce(true);
   if (variant == "no buffers") options.broadcast_buffers(false);
   if (variant == "no init") options.init_sync(false);
-  if (variant == "hook") options.hook(all_reduce_hook());
+  if (variant == "divided hook") options.hook(std::make_shared<SumHook>()).bucket_bytes(512);
+  if (variant == "divided unused") options.hook(std::make_shared<SumHook>()).find_unused_parameters(true);
   if (variant == "reproducible") {
     options.reproducible(true).micro_batches(std::int64_t{parity.num_ranks} * parity.micro_batches);
   }
@@ -106,9 +107,9 @@ State train_alone(const ParityCase& parity) {
 }
 
 const std::vector<std::string>& parity_variants() {
-  static const std::vector<std::string> names{"plain",        "small buckets", "own gradients", "find unused",
-                                              "static graph", "delayed",       "no buffers",    "no init",
-                                              "hook",         "wrapper",       "other buckets", "reproducible"};
+  static const std::vector<std::string> names{
+      "plain",   "small buckets", "own gradients",  "find unused", "static graph",  "delayed",     "no buffers",
+      "no init", "divided hook",  "divided unused", "wrapper",     "other buckets", "reproducible"};
   return names;
 }
 
@@ -126,7 +127,7 @@ State train_distributed(const ParityCase& parity, const std::string& variant, co
   const auto optimizer = make_optimizer(parity.optimizer, *model);
   for (int step = 0; step < kNumSteps; ++step) {
     optimizer->zero_grad();
-    if (variant == "other buckets" && step == 5) handle.set_bucket_bytes(600);
+    if ((variant == "other buckets" || variant == "divided hook") && step == 5) handle.set_bucket_bytes(600);
     const auto forward = [&](const torch::Tensor& input) {
       return wrapper ? wrapper->forward(input) : model->forward(input);
     };

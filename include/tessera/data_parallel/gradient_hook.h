@@ -45,6 +45,10 @@ class GradientHook {
   /// itself does not.
   virtual Finish start(const GradientBucket& bucket, const Communicator& comm) = 0;
 
+  /// Whether gradients should come divided already, with `bucket.divisor` 1, where that can be done while they are
+  /// copied into the bucket and so costs nothing. Dividing the sum later takes a pass of its own.
+  virtual bool takes_divided(const Communicator& /*comm*/) const { return false; }
+
   /// The bytes of gradients that this rank has handed to the communicator so far.
   std::uint64_t num_bytes() const { return num_bytes_; }
 

@@ -10,6 +10,11 @@ class AllReduceHook : public GradientHook {
  public:
   std::string name() const override { return "none"; }
 
+  // Where the cores add up, they divide while the values are in their registers.
+  bool takes_divided(const Communicator& comm) const override {
+    return comm.backend() != "shm" && comm.backend() != "threads";
+  }
+
   Finish start(const GradientBucket& bucket, const Communicator& comm) override {
     count(bucket.flat);
     return data_parallel::start_average(bucket.flat, bucket.divisor, comm);

@@ -38,7 +38,7 @@ GradientHook::Finish start_average(const at::Tensor& tensor, int divisor, const 
   return [reduce, tensor, divisor, divides] {
     const at::NoGradGuard no_grad;
     reduce();
-    if (!divides) at::Tensor(tensor).div_(divisor);
+    if (!divides && divisor != 1) at::Tensor(tensor).div_(divisor);
     return tensor;
   };
 }
