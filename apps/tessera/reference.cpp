@@ -5,6 +5,8 @@
 #include <tessera/data_parallel/synchroniser_options.h>
 #include <tessera/launch/run_options.h>
 #include <tessera/mesh/three_d_parallelism.h>
+#include <tessera/optim/grad_scaler.h>
+#include <tessera/optim/schedule.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -53,6 +55,16 @@ void add_reference(CLI::App& app) {
     print("Options of training out of step",
           "`tessera::SynchroniserOptions`, for `tessera::Synchroniser`. In a TOML file these are the keys.",
           SynchroniserOptions::fields());
+  });
+  command.add_subcommand("schedule", "ScheduleOptions")->callback([] {
+    print("Options of the learning rate's schedule",
+          "`tessera::ScheduleOptions`, for `tessera::LrSchedule`. In a TOML file these are the keys.",
+          ScheduleOptions::fields());
+  });
+  command.add_subcommand("grad_scaler", "GradScalerOptions")->callback([] {
+    print("Options of loss scaling",
+          "`tessera::GradScalerOptions`, for `tessera::GradScaler`. In a TOML file these are the keys.",
+          GradScalerOptions::fields());
   });
 }
 

@@ -5,6 +5,8 @@
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
 #include <tessera/data_parallel/distribute.h>
+#include <tessera/optim/adamw.h>
+#include <tessera/optim/autocast.h>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -22,8 +24,6 @@
 #include <string>
 #include <vector>
 
-#include "autocast.h"
-#include "fused_adamw.h"
 #include "gpt.h"
 
 namespace bench {
@@ -61,7 +61,9 @@ class BlockingAverage {
 class Contestant {
  public:
   Contestant(const std::string& kind, const std::string& precision, const tessera::World& world)
-      : bf16_(precision == "bf16"), model_(make_gpt()), optimizer_(model_->parameters()) {
+      : precision_(precision == "bf16" ? at::kBFloat16 : at::kFloat),
+        model_(make_gpt()),
+        optimizer_(model_->parameters(), tessera::optim::AdamWOptions(3e-4)) {
     if (kind == "ours") {
       ours_.emplace(tessera::distribute(model_, world));
     } else if (kind == "blocking") {
@@ -75,7 +77,7 @@ class Contestant {
     optimizer_.zero_grad();
     at::Tensor loss;
     {
-      const Autocast autocast(bf16_);
+      const tessera::Autocast autocast(precision_);
       loss = loss_of(model_, batch);
     }
     loss.backward();
@@ -92,9 +94,9 @@ class Contestant {
   }
 
  private:
-  bool bf16_;
+  at::ScalarType precision_;
   Gpt model_;
-  FusedAdamW optimizer_;
+  tessera::optim::AdamW optimizer_;
   std::optional<tessera::DistributedModel> ours_;
   std::optional<BlockingAverage> blocking_;
 };

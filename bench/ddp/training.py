@@ -4,17 +4,17 @@ import contextlib
 import dataclasses
 import math
 
-from ddp.pair import SIZE, Pair
+from harness import rounds as turns
+from harness.answering import Answering
 from harness.outcome import Outcome, Table, at_most
 from harness.spread import median, ratios, spread
 
+SIZE = 2
 PRECISIONS = ["fp32", "bf16"]
 ROUNDS = 15
-MOST_ROUNDS = 30    # when others disturb
 STEPS = 2           # of one sample
 WARM_UP_STEPS = 3   # buckets are arranged anew after the first
 TOKENS = 4 * 256    # of one rank's step
-QUIET_CORES = 0.2   # a round during which others used more is not judged while enough others are left
 AGAINST_PEER = 1.00
 AGAINST_ALONE = 1.04
 # The same step, averaged in another order: what differs is rounding.
@@ -67,7 +67,7 @@ def warm_up(pairs, precision):
     """Also makes sure that all train the same: after equal steps their losses are equal."""
     losses = {}
     for one in CONTESTANTS:
-        answers, _ = pairs[one].train(one.kind, precision, WARM_UP_STEPS)
+        answers, _ = pairs[one].ask(f"{one.kind} {precision}", WARM_UP_STEPS)
         check_agreement(one, precision, answers)
         loss = answers[0]["loss"]
         first = losses.setdefault(one.synchronised, loss)
@@ -76,30 +76,20 @@ def warm_up(pairs, precision):
                                f"that of the others {first}")
 
 
-def round_of(pairs, precision, number):
-    samples = []
-    for one in CONTESTANTS if number % 2 == 0 else reversed(CONTESTANTS):
-        answers, cores = pairs[one].train(one.kind, precision, STEPS)
-        check_agreement(one, precision, answers)
-        samples.append({"round": number, "contestant": one.name, "precision": precision,
-                        "seconds": one.seconds_of(answers), "loss": answers[0]["loss"], "foreign_cores": cores})
-    return samples
-
-
-def is_calm(samples):
-    return max(sample["foreign_cores"] for sample in samples) <= QUIET_CORES
-
-
 def run(context, precision):
     """The samples of each round. Every contestant has processes of its own: what one leaves behind in the heap, another
     one in the same process would find there, and be spared a third of its page faults."""
-    wanted = context.rounds or ROUNDS
-    rounds = []
     with contextlib.ExitStack() as stack:
-        pairs = {one: stack.enter_context(Pair(commands(context)[one.pair])) for one in CONTESTANTS}
+        pairs = {one: stack.enter_context(Answering(commands(context)[one.pair], SIZE)) for one in CONTESTANTS}
         warm_up(pairs, precision)
-        while sum(map(is_calm, rounds)) < wanted and len(rounds) < wanted * MOST_ROUNDS // ROUNDS:
-            rounds.append(round_of(pairs, precision, len(rounds)))
+
+        def sample_of(one):
+            answers, cores = pairs[one].ask(f"{one.kind} {precision}", STEPS)
+            check_agreement(one, precision, answers)
+            return {"contestant": one.name, "precision": precision, "seconds": one.seconds_of(answers),
+                    "loss": answers[0]["loss"], "foreign_cores": cores}
+
+        rounds = turns.take(CONTESTANTS, sample_of, context.rounds or ROUNDS)
         for pair in pairs.values():
             pair.finish()
     return rounds
@@ -145,18 +135,12 @@ def bars(figures):
                           median(figures.ratios(one, other, precision)), limit, "{:.3f}")
 
 
-def judged(context, rounds):
-    """The calm ones, if they are enough."""
-    calm = [samples for samples in rounds if is_calm(samples)]
-    return calm if len(calm) >= (context.rounds or ROUNDS) else rounds
-
-
 def measure(context):
     context.settle()
     rounds = {precision: run(context, precision) for precision in PRECISIONS}
-    figures = Figures({precision: judged(context, of_precision) for precision, of_precision in rounds.items()})
-    calm = {precision: f"{sum(map(is_calm, of_precision))} of {len(of_precision)}"
-            for precision, of_precision in rounds.items()}
+    figures = Figures({precision: turns.judged(of_precision, context.rounds or ROUNDS)
+                       for precision, of_precision in rounds.items()})
+    calm = {precision: turns.calm_text(of_precision) for precision, of_precision in rounds.items()}
     notes = [f"Undisturbed rounds: {calm['fp32']} in fp32, {calm['bf16']} in bf16. {STEPS} steps a round, one thread a "
              "rank, processes of its own for each contestant; ratios are within a round.",
              f"{SIZE} ranks of a GPT: 6 layers, width 512, 8 heads, vocabulary 8192, batches of 4 x 256 tokens; fused "

@@ -26,5 +26,9 @@
 #include <tessera/mesh/ranks.h>
 #include <tessera/mesh/stage_layers.h>
 #include <tessera/mesh/three_d_parallelism.h>
+#include <tessera/optim/adamw.h>
+#include <tessera/optim/autocast.h>
 #include <tessera/optim/clip_grad_norm.h>
+#include <tessera/optim/grad_scaler.h>
+#include <tessera/optim/schedule.h>
 #include <tessera/version.h>

@@ -1,4 +1,4 @@
-"""Two ranks that train what they are told to, and sleep in between."""
+"""Processes that do what a line of their input asks for, answer with a line of JSON, and sleep in between."""
 
 import json
 import select
@@ -7,36 +7,37 @@ import subprocess
 from harness.machine import Foreign
 from harness.ranks import Ranks, free_port, variables
 
-SIZE = 2
-TIMEOUT = 300  # seconds for one answer; the first one of a contestant includes the making of its model
+TIMEOUT = 300  # seconds for one answer; the first one of a contestant includes its making
 
 
-class Pair:
-    """`with Pair(command) as pair:`. The protocol is that of bench/ddp/main.cpp."""
+class Answering:
+    """`with Answering(command, size) as ranks:`. A line is VARIANT COUNT, where the variant may be several words; the
+    answer repeats it, so that a mix-up is noticed. All ranks get the same lines."""
 
-    def __init__(self, command):
+    def __init__(self, command, size=1):
         self.command = command
+        self.size = size
         self.ranks = Ranks()
 
     def __enter__(self):
         port = free_port()
-        for rank in range(SIZE):
-            environment = {**variables(rank, SIZE, "127.0.0.1", port), "GLOO_SOCKET_IFNAME": "lo"}
+        for rank in range(self.size):
+            environment = {**variables(rank, self.size, "127.0.0.1", port), "GLOO_SOCKET_IFNAME": "lo"}
             self.ranks.start(self.command, environment, stdin=subprocess.PIPE)
         return self
 
     def __exit__(self, *failure):
         self.ranks.__exit__(*failure)
 
-    def train(self, kind, precision, steps):
+    def ask(self, variant, count):
         """Each rank's answer, and how many cores others used meanwhile."""
         with Foreign([process.pid for process in self.ranks.processes]) as foreign:
             for process in self.ranks.processes:
-                self.ask(process, f"{kind} {precision} {steps}\n")
-            answers = [self.answer(process, f"{kind} {precision}") for process in self.ranks.processes]
+                self.tell(process, f"{variant} {count}\n")
+            answers = [self.answer(process, variant) for process in self.ranks.processes]
         return answers, foreign.cores
 
-    def ask(self, process, line):
+    def tell(self, process, line):
         try:
             process.stdin.write(line)
             process.stdin.flush()
@@ -56,5 +57,5 @@ class Pair:
         return answer
 
     def finish(self):
-        """Requires that both ranks end well."""
+        """Requires that all ranks end well."""
         self.ranks.wait(TIMEOUT)

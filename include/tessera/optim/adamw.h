@@ -1,0 +1,38 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
+
+#include <vector>
+
+namespace tessera::optim {
+
+using AdamWOptions = torch::optim::AdamWOptions;
+
+/// AdamW that reads and writes each byte once a step: a drop-in for `torch::optim::AdamW`, on ATen's fused kernel.
+///
+///   tessera::optim::AdamW optimizer(model->parameters(), tessera::optim::AdamWOptions(3e-4).weight_decay(0.1));
+///
+/// Options, parameter groups and state are LibTorch's own (`AdamWOptions`, `AdamWParamState`), and so is what
+/// `torch::save` writes: each of the two optimizers loads what the other one saved. The arithmetic is the same too, but
+/// for rounding. What differs: a parameter that a group lists twice (tied weights) is stepped once, not twice.
+///
+/// Refused with ConfigError: complex parameters, gradients that are sparse or of another dtype or shape than their
+/// parameter, states of another shape.
+/// The same bits for the same number of threads; see Note [Where a vector ends] in adamw.cpp.
+/// Thread-safety: one thread at a time.
+class AdamW : public torch::optim::Optimizer {
+ public:
+  /// Throws ConfigError with every option that is out of range, those of the groups included.
+  explicit AdamW(const std::vector<torch::optim::OptimizerParamGroup>& param_groups, const AdamWOptions& defaults = {});
+  explicit AdamW(std::vector<at::Tensor> parameters, const AdamWOptions& defaults = {});
+
+  /// Steps all parameters that have a gradient. Returns what `closure` returned.
+  at::Tensor step(LossClosure closure = nullptr) override;
+
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+};
+
+}  // namespace tessera::optim

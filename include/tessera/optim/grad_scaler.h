@@ -1,0 +1,114 @@
+#pragma once
+
+#include <tessera/core/options.h>
+#include <tessera/mesh/device_mesh.h>
+#include <tessera/mesh/ranks.h>
+
+#include <ATen/core/Tensor.h>
+#include <torch/arg.h>
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace torch::optim {
+class Optimizer;
+}  // namespace torch::optim
+
+namespace tessera {
+
+struct GradScalerOptions {
+  /// Off: losses and gradients stay as they are, and every step is made. For programs that choose the precision by a
+  /// setting.
+  TORCH_ARG(bool, enabled) = true;
+  /// What losses are multiplied by at the start.
+  TORCH_ARG(double, init_scale) = 65536;
+  /// The scale is multiplied by it after `growth_interval` updates in a row without an infinity.
+  TORCH_ARG(double, growth_factor) = 2;
+  /// The scale is multiplied by it after an update that was skipped.
+  TORCH_ARG(double, backoff_factor) = 0.5;
+  /// Lower: a scale that fell too far recovers sooner, and more updates are lost in finding its limit again.
+  TORCH_ARG(std::int64_t, growth_interval) = 2000;
+
+ public:
+  static const FieldList<GradScalerOptions>& fields();
+};
+
+/// What a checkpoint keeps of a GradScaler. The same on all ranks.
+struct GradScalerState {
+  double scale = 0;
+  std::int64_t growth_tracker = 0;  ///< updates in a row without an infinity
+
+  bool operator==(const GradScalerState&) const = default;
+};
+
+/// Keeps the gradients of fp16 training in range: the loss is multiplied by a scale that is as large as it can be, and
+/// an update whose gradients are not finite is skipped. All ranks decide together: one that finds an infinity makes all
+/// of them skip and lower the scale, whatever axis it lies on. A shard that stepped alone would no longer fit the
+/// others.
+///
+///   GradScaler scaler(mesh);
+///   scaler.scale(loss).backward();
+///   scaler.unscale(optimizer);        // only to clip
+///   clip_grad_norm(parameters, 1.0);
+///   scaler.step(optimizer);
+///   scaler.update();
+///
+/// bf16 needs none of this: it has the range of float. Defaults and rules are those of PyTorch's `GradScaler`.
+/// Thread-safety: one thread at a time.
+class GradScaler {
+ public:
+  /// Decides with all ranks of `mesh`: one small all-reduce for each optimizer and update.
+  explicit GradScaler(const DeviceMesh& mesh, const GradScalerOptions& options = {});
+  /// Decides with these ranks: a world, one axis, or a communicator.
+  explicit GradScaler(const Ranks& ranks, const GradScalerOptions& options = {});
+  /// Decides along each of these axes, one after the other, so with all ranks of the mesh that they span.
+  explicit GradScaler(const std::vector<Ranks>& axes, const GradScalerOptions& options = {});
+
+  /// The loss to call backward() on.
+  at::Tensor scale(const at::Tensor& loss) const;
+
+  /// Divides the gradients of `optimizer` by the scale and looks for what is not finite; whether there was any, on any
+  /// rank, `found_infinity` tells. `step` does it, unless this was called before.
+  /// Collective: over all ranks of the scaler. Throws ConfigError when it was called since the last update(), when a
+  /// gradient is fp16 (weights must be float), and when the ranks have different scales.
+  void unscale(torch::optim::Optimizer& optimizer);
+
+  /// optimizer.step(), unless any rank found an infinity. True when the step was made; the same on all ranks.
+  /// Collective: as unscale(). Throws ConfigError when it was called since the last update().
+  bool step(torch::optim::Optimizer& optimizer);
+
+  /// The scale of the next update: lower after an infinity, higher after a long time without. Once after all steps.
+  /// Throws ConfigError when nothing was unscaled, and when the scale fell out of range: then the gradients are not
+  /// finite whatever the scale, and the reason is in the model or the data.
+  void update();
+
+  double current_scale() const { return scale_; }
+  /// In the gradients that were unscaled since the last update(), on any rank.
+  bool found_infinity() const { return found_infinity_; }
+  /// Updates that were skipped since the scaler was made.
+  std::int64_t num_skipped() const { return num_skipped_; }
+
+  GradScalerState state() const { return {scale_, growth_tracker_}; }
+  /// Requires: the same state on all ranks; the next unscale() finds out.
+  void set_state(const GradScalerState& state);
+
+ private:
+  struct Verdict {
+    bool found_infinity = false;
+    bool stepped = false;
+  };
+
+  bool divide(const std::vector<at::Tensor>& gradients) const;
+  bool agree(bool found, const at::Device& device) const;
+
+  std::vector<Ranks> axes_;
+  GradScalerOptions options_;
+  float scale_;  // float, as on devices: all ranks compute the same value
+  std::int64_t growth_tracker_ = 0;
+  std::int64_t num_skipped_ = 0;
+  bool found_infinity_ = false;
+  std::unordered_map<const torch::optim::Optimizer*, Verdict> verdicts_;  // of this update
+};
+
+}  // namespace tessera

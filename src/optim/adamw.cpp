@@ -1,0 +1,136 @@
+#include <tessera/core/error.h>
+#include <tessera/optim/adamw.h>
+#include "optim/fused_batch.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/optim/serialize.h>
+#include <torch/serialize/archive.h>
+
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <unordered_set>
+#include <utility>
+
+// Note [Where a vector ends]
+// The kernel takes as many elements at a time as fit a vector register and the rest one by one, and the two round
+// differently. So an element's bits depend on where vectors end: at the end of its tensor and, with several threads, at
+// the end of each thread's piece. Parameters are handed over whole, never in pieces. A layer that cuts parameters and
+// wants the bits of the whole must cut at multiples of a vector and keep the number of threads.
+
+namespace tessera::optim {
+namespace {
+
+using torch::optim::AdamWParamState;
+
+void check_options(const AdamWOptions& options, const std::string& place) {
+  std::ostringstream faults;
+  const auto check = [&](bool holds, const char* what, double found) {
+    if (!holds) faults << (faults.tellp() > 0 ? "\n" : "") << "AdamW: " << place << ": " << what << ", found " << found;
+  };
+  const auto& [beta1, beta2] = options.betas();
+  check(options.lr() >= 0, "the learning rate must not be negative", options.lr());
+  check(options.eps() >= 0, "eps must not be negative", options.eps());
+  check(beta1 >= 0 && beta1 < 1, "the first beta must be at least 0 and below 1", beta1);
+  check(beta2 >= 0 && beta2 < 1, "the second beta must be at least 0 and below 1", beta2);
+  check(options.weight_decay() >= 0, "the weight decay must not be negative", options.weight_decay());
+  if (faults.tellp() > 0) throw ConfigError(faults.str());
+}
+
+[[noreturn]] void refuse(const at::Tensor& parameter, std::size_t index, std::size_t group, const std::string& why) {
+  std::ostringstream text;
+  text << "AdamW: parameter " << index << " of group " << group << ", " << parameter.scalar_type() << " "
+       << parameter.sizes() << ": " << why;
+  throw ConfigError(text.str());
+}
+
+void check_parameter(const at::Tensor& parameter, std::size_t index, std::size_t group) {
+  if (parameter.layout() != at::kStrided || !parameter.is_floating_point()) {
+    refuse(parameter, index, group, "expected a dense parameter of real numbers; train complex ones as pairs of real");
+  }
+}
+
+void check_gradient(const at::Tensor& parameter, std::size_t index, std::size_t group) {
+  const at::Tensor& gradient = parameter.grad();
+  if (gradient.layout() != at::kStrided) {
+    refuse(parameter, index, group,
+           "its gradient is sparse; make the layer with sparse(false), or use another optimizer");
+  }
+  if (gradient.scalar_type() != parameter.scalar_type() || gradient.device() != parameter.device() ||
+      gradient.sizes() != parameter.sizes()) {
+    std::ostringstream why;
+    why << "expected a gradient of the same shape, dtype and device, found " << gradient.scalar_type() << " "
+        << gradient.sizes() << " on " << gradient.device() << "; convert it before the step";
+    refuse(parameter, index, group, why.str());
+  }
+}
+
+using Place = std::tuple<c10::DeviceType, c10::DeviceIndex, c10::ScalarType>;
+
+Place place_of(const at::Tensor& tensor) {
+  return {tensor.device().type(), tensor.device().index(), tensor.scalar_type()};
+}
+
+const AdamWOptions& options_of(const torch::optim::OptimizerParamGroup& group) {
+  return static_cast<const AdamWOptions&>(group.options());
+}
+
+}  // namespace
+
+AdamW::AdamW(const std::vector<torch::optim::OptimizerParamGroup>& param_groups, const AdamWOptions& defaults)
+    : Optimizer(param_groups, std::make_unique<AdamWOptions>(defaults)) {
+  check_options(defaults, "the defaults");
+  for (std::size_t group = 0; group < param_groups_.size(); ++group) {
+    check_options(options_of(param_groups_[group]), "group " + std::to_string(group));
+    const auto& parameters = param_groups_[group].params();
+    for (std::size_t i = 0; i < parameters.size(); ++i) check_parameter(parameters[i], i, group);
+  }
+}
+
+AdamW::AdamW(std::vector<at::Tensor> parameters, const AdamWOptions& defaults)
+    : AdamW(std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(std::move(parameters))},
+            defaults) {}
+
+at::Tensor AdamW::step(LossClosure closure) {
+  at::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode with_grad(true);
+    loss = closure();
+  }
+  const at::NoGradGuard no_grad;
+  // All of a step is refused before any of it is done.
+  for (std::size_t group = 0; group < param_groups_.size(); ++group) {
+    const auto& parameters = param_groups_[group].params();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (!parameters[i].grad().defined()) continue;
+      check_parameter(parameters[i], i, group);
+      check_gradient(parameters[i], i, group);
+    }
+  }
+  for (const auto& group : param_groups_) {
+    const AdamWOptions& options = options_of(group);
+    std::map<Place, FusedBatch> batches;
+    std::unordered_set<const void*> seen;
+    for (const at::Tensor& parameter : group.params()) {
+      if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+      auto& state = state_[parameter.unsafeGetTensorImpl()];
+      if (!state) state = std::make_unique<AdamWParamState>();
+      batches[place_of(parameter)].add(parameter, parameter.grad(), static_cast<AdamWParamState&>(*state),
+                                       options.amsgrad());
+    }
+    for (auto& [place, batch] : batches) batch.run(options);
+  }
+  return loss;
+}
+
+void AdamW::save(torch::serialize::OutputArchive& archive) const {
+  torch::optim::serialize<AdamWParamState, AdamWOptions>(archive, *this);
+}
+
+void AdamW::load(torch::serialize::InputArchive& archive) {
+  torch::optim::serialize<AdamWParamState, AdamWOptions>(archive, *this);
+}
+
+}  // namespace tessera::optim
