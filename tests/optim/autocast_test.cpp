@@ -76,6 +76,21 @@ TEST(Autocast, GivesGradientsInTheWeightsOwnPrecision) {
   EXPECT_TRUE(at::equal(weight.grad(), at::full({2, 2}, 3.0)));
 }
 
+TEST(Autocast, GivesGradientsAlsoAfterAForwardWithoutThem) {
+  const at::Tensor weight = at::full({2, 2}, 0.5).set_requires_grad(true);
+  at::Tensor loss;
+  {
+    const Autocast autocast(at::kBFloat16);
+    {
+      const at::NoGradGuard evaluate;
+      at::matmul(at::ones({3, 2}), weight);
+    }
+    loss = at::matmul(at::ones({3, 2}), weight).sum();
+  }
+  loss.backward();
+  EXPECT_TRUE(weight.grad().defined());
+}
+
 TEST(Autocast, ActsOnItsThreadOnly) {
   const Autocast autocast(at::kBFloat16);
   at::ScalarType elsewhere = at::kBFloat16;

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/optim/adamw.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>

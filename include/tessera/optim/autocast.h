@@ -17,7 +17,7 @@ namespace tessera {
 ///
 /// Guards nest, and `at::kFloat` switches off: `const Autocast full(at::kFloat)` inside another one computes in full
 /// precision. The casts of weights are kept until the outermost guard of the thread ends, so end it before the
-/// optimizer's step. Casts made in no-grad mode carry no gradient: give evaluation a guard of its own.
+/// optimizer's step.
 /// Thread-safety: acts on the thread that makes it, which must also end it. Backward's threads take it over.
 class [[nodiscard]] Autocast {
  public:
