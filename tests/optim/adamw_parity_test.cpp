@@ -1,6 +1,7 @@
 // The same training with LibTorch's AdamW and with ours.
 #include <tessera/optim/adamw.h>
 
+#include <ATen/core/grad_mode.h>
 #include <torch/serialize.h>
 #include <gtest/gtest.h>
 

@@ -7,6 +7,7 @@
 #include <tessera/optim/grad_scaler.h>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 #include <limits>
