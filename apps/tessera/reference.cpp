@@ -7,6 +7,10 @@
 #include <tessera/mesh/three_d_parallelism.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/optim/schedule.h>
+#include <tessera/tokens/pack.h>
+#include <tessera/train/loader_options.h>
+#include <tessera/train/sampler_options.h>
+#include <tessera/train/token_dataset.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -19,6 +23,29 @@ namespace {
 
 void print(const std::string& title, const std::string& where, const FieldTable& fields) {
   std::printf("# %s\n\n%s\n\n%s", title.c_str(), where.c_str(), reference_table(fields).c_str());
+}
+
+void add_data_references(CLI::App& command) {
+  command.add_subcommand("pack", "PackOptions")->callback([] {
+    print("Options of `tessera data pack`",
+          "`tessera::PackOptions`, also for `tessera::pack()`. In a TOML file (`--config FILE`) these are the keys, on "
+          "the command line the flags, with dashes: `--end-of-document true`.",
+          PackOptions::fields());
+  });
+  command.add_subcommand("sampler", "SamplerOptions")->callback([] {
+    print("Options of a sampler",
+          "`tessera::SamplerOptions`, for `tessera::Sampler`. In a TOML file these are the keys.",
+          SamplerOptions::fields());
+  });
+  command.add_subcommand("token_dataset", "TokenDatasetOptions")->callback([] {
+    print("Options of a token dataset",
+          "`tessera::TokenDatasetOptions`, for `tessera::TokenDataset`. In a TOML file these are the keys.",
+          TokenDatasetOptions::fields());
+  });
+  command.add_subcommand("loader", "LoaderOptions")->callback([] {
+    print("Options of a loader", "`tessera::LoaderOptions`, for `tessera::Loader`. In a TOML file these are the keys.",
+          LoaderOptions::fields());
+  });
 }
 
 }  // namespace
@@ -66,6 +93,7 @@ void add_reference(CLI::App& app) {
           "`tessera::GradScalerOptions`, for `tessera::GradScaler`. In a TOML file these are the keys.",
           GradScalerOptions::fields());
   });
+  add_data_references(command);
 }
 
 }  // namespace tessera::app

@@ -31,4 +31,11 @@
 #include <tessera/optim/clip_grad_norm.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/optim/schedule.h>
+#include <tessera/tokens/pack.h>
+#include <tessera/tokens/token_file.h>
+#include <tessera/tokens/token_writer.h>
+#include <tessera/tokens/tokenizer.h>
+#include <tessera/train/loader.h>
+#include <tessera/train/sampler.h>
+#include <tessera/train/token_dataset.h>
 #include <tessera/version.h>

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <tessera/train/loader_options.h>
+#include <tessera/train/sampler.h>
+
+#include <cstddef>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace tessera {
+
+namespace train {
+
+/// A Loader with the type of its batches forgotten.
+class BatchQueue {
+ public:
+  using Make = std::function<std::shared_ptr<void>(const SampleBatch&)>;
+
+  BatchQueue(Sampler sampler, Make make, const LoaderOptions& options);
+  ~BatchQueue();
+  BatchQueue(BatchQueue&&) noexcept;
+  BatchQueue& operator=(BatchQueue&&) noexcept;
+
+  std::shared_ptr<void> next();  ///< null at the end of an epoch
+  const SamplerState& state() const;
+  double seconds_waited() const;
+  void stop();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace train
+
+/// Makes batches ahead, on threads of its own, in the order of a sampler:
+///
+///   tessera::Loader loader(sampler, [dataset](const tessera::SampleBatch& part) {
+///     return dataset.batch(part.samples);
+///   });
+///   for (tessera::TokenBatch& batch : loader) train_on(batch);  // one epoch; the next loop is the next epoch
+///   save(loader.state());                                       // of what was given out, not of what lies ready
+///
+/// What the function throws comes out of the `next()` that its batch would have come out of; batches before it come
+/// first. After that, and after `stop()`, the loader gives nothing more.
+/// Requires: with several threads, a function that may run on all of them at once.
+/// Thread-safety: one thread calls the members.
+template <class Batch>
+class Loader {
+ public:
+  template <class Function>
+  Loader(Sampler sampler, Function make, const LoaderOptions& options = {})
+      : queue_(
+            std::move(sampler),
+            [make = std::move(make)](const SampleBatch& part) -> std::shared_ptr<void> {
+              return std::make_shared<Batch>(make(part));
+            },
+            options) {}
+
+  /// The next batch; nothing, once, at the end of an epoch, and the call after that gives the first of the next one.
+  /// Blocks: until it is made.
+  std::optional<Batch> next() {
+    const std::shared_ptr<void> batch = queue_.next();
+    if (!batch) return std::nullopt;
+    return std::move(*static_cast<Batch*>(batch.get()));
+  }
+
+  /// Where to go on after what was given out by `next()`: for `Sampler::restore`.
+  const SamplerState& state() const { return queue_.state(); }
+  /// How long `next()` has waited since the start: what reading costs the training loop.
+  double seconds_waited() const { return queue_.seconds_waited(); }
+  /// Ends the threads, without waiting for the batches that lie ready. Blocks: until those in the making are done.
+  /// The destructor does the same.
+  void stop() { queue_.stop(); }
+
+  /// The batches up to the end of the epoch. Once only for each loop.
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+    using pointer = Batch*;
+    using reference = Batch&;
+
+    explicit Iterator(Loader& loader) : loader_(&loader), batch_(loader.next()) {}
+    Batch& operator*() { return *batch_; }
+    Batch* operator->() { return &*batch_; }
+    Iterator& operator++() {
+      batch_.reset();  // before the next one is waited for: two would be alive
+      batch_ = loader_->next();
+      return *this;
+    }
+    friend bool operator==(const Iterator& iterator, std::default_sentinel_t /*end*/) { return !iterator.batch_; }
+
+   private:
+    Loader* loader_;
+    std::optional<Batch> batch_;
+  };
+  Iterator begin() { return Iterator(*this); }
+  std::default_sentinel_t end() { return {}; }
+
+ private:
+  train::BatchQueue queue_;
+};
+
+template <class Function>
+Loader(Sampler, Function) -> Loader<std::invoke_result_t<Function, const SampleBatch&>>;
+template <class Function>
+Loader(Sampler, Function, LoaderOptions) -> Loader<std::invoke_result_t<Function, const SampleBatch&>>;
+
+}  // namespace tessera

@@ -1,0 +1,162 @@
+#include <tessera/core/error.h>
+#include <tessera/train/loader.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tessera {
+
+const FieldList<LoaderOptions>& LoaderOptions::fields() {
+  static const FieldList<LoaderOptions> list =
+      FieldList<LoaderOptions>("loader")
+          .add("num_threads", &LoaderOptions::num_threads_, "Threads that make batches.")
+          .add("prefetch", &LoaderOptions::prefetch_, "Batches that may lie ready or in the making.");
+  return list;
+}
+
+namespace train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// One result of the sampler, from the time when a thread takes it on until the caller takes it.
+struct Slot {
+  SamplerState after;
+  std::shared_ptr<void> batch;  ///< null at the end of an epoch
+  std::exception_ptr error;
+  bool ready = false;
+};
+
+void check(const LoaderOptions& options) {
+  std::string faults;
+  if (options.num_threads() < 1) faults += "\n  num_threads is " + std::to_string(options.num_threads());
+  if (options.prefetch() < 1) faults += "\n  prefetch is " + std::to_string(options.prefetch());
+  if (!faults.empty()) throw ConfigError("a loader cannot work so, these must be 1 or more:" + faults);
+}
+
+}  // namespace
+
+struct BatchQueue::State {
+  State(Sampler its_sampler, Make its_make, const LoaderOptions& options)
+      : sampler(std::move(its_sampler)),
+        make(std::move(its_make)),
+        capacity(static_cast<std::size_t>(options.prefetch())),
+        consumed(sampler.state()) {
+    check(options);
+    try {
+      for (std::int64_t i = 0; i < options.num_threads(); ++i) threads.emplace_back([this] { work(); });
+    } catch (...) {
+      stop();  // a thread that could not be started must not leave the others without an end
+      throw;
+    }
+  }
+  ~State() { stop(); }
+
+  void work();
+  std::shared_ptr<Slot> take_on(std::optional<SampleBatch>& part);
+  void stop();
+
+  Sampler sampler;
+  const Make make;
+  const std::size_t capacity;
+  SamplerState consumed;        // the caller's alone
+  Clock::duration waited{};     // the caller's alone
+  std::exception_ptr ended_by;  // the caller's alone
+  std::vector<std::thread> threads;
+
+  std::mutex mutex;  // guards what follows, and the sampler
+  std::condition_variable room;
+  std::condition_variable done;
+  // The batches in the sampler's order. A thread appends a slot before it makes the batch, so whoever is quicker, the
+  // order stays.
+  std::deque<std::shared_ptr<Slot>> slots;
+  bool stopping = false;
+};
+
+/// Null when the loader ends. `part` is empty for the end of an epoch, which needs no making.
+std::shared_ptr<Slot> BatchQueue::State::take_on(std::optional<SampleBatch>& part) {
+  std::unique_lock lock(mutex);
+  room.wait(lock, [this] { return stopping || slots.size() < capacity; });
+  if (stopping) return nullptr;
+  part = sampler.next();
+  auto slot = std::make_shared<Slot>();
+  slot->after = sampler.state();
+  slots.push_back(slot);
+  return slot;
+}
+
+void BatchQueue::State::work() {
+  std::optional<SampleBatch> part;
+  while (const std::shared_ptr<Slot> slot = take_on(part)) {
+    std::shared_ptr<void> batch;
+    std::exception_ptr error;
+    try {
+      if (part) batch = make(*part);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    const std::lock_guard lock(mutex);
+    slot->batch = std::move(batch);
+    slot->error = error;
+    slot->ready = true;
+    stopping = stopping || error;  // what would follow is never given out
+    if (error) room.notify_all();
+    done.notify_all();
+  }
+}
+
+void BatchQueue::State::stop() {
+  {
+    const std::lock_guard lock(mutex);
+    stopping = true;
+    room.notify_all();
+  }
+  for (std::thread& thread : threads) thread.join();
+  threads.clear();
+}
+
+BatchQueue::BatchQueue(Sampler sampler, Make make, const LoaderOptions& options)
+    : state_(std::make_unique<State>(std::move(sampler), std::move(make), options)) {}
+BatchQueue::~BatchQueue() = default;
+BatchQueue::BatchQueue(BatchQueue&&) noexcept = default;
+BatchQueue& BatchQueue::operator=(BatchQueue&&) noexcept = default;
+
+std::shared_ptr<void> BatchQueue::next() {
+  State& state = *state_;
+  if (state.ended_by) std::rethrow_exception(state.ended_by);
+  const auto start = Clock::now();
+  std::unique_lock lock(state.mutex);
+  state.done.wait(lock, [&] { return state.slots.empty() ? state.stopping : state.slots.front()->ready; });
+  state.waited += Clock::now() - start;
+  if (state.slots.empty()) throw ConfigError("a loader was asked for a batch after stop()");
+  const std::shared_ptr<Slot> slot = std::move(state.slots.front());
+  state.slots.pop_front();
+  state.room.notify_one();
+  lock.unlock();
+  if (slot->error) {
+    state.ended_by = slot->error;
+    state.stop();
+    std::rethrow_exception(slot->error);
+  }
+  state.consumed = slot->after;
+  return std::move(slot->batch);
+}
+
+const SamplerState& BatchQueue::state() const { return state_->consumed; }
+
+double BatchQueue::seconds_waited() const { return std::chrono::duration<double>(state_->waited).count(); }
+
+void BatchQueue::stop() {
+  state_->stop();
+  const std::lock_guard lock(state_->mutex);
+  state_->slots.clear();
+}
+
+}  // namespace train
+}  // namespace tessera
