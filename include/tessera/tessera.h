@@ -2,6 +2,8 @@
 
 // Everything for programs. Inside Tessera, and where compile time matters, include the headers that are used.
 
+#include <tessera/checkpoint/safetensors.h>
+#include <tessera/checkpoint/safetensors_folder.h>
 #include <tessera/comm/communicator.h>
 #include <tessera/comm/world.h>
 #include <tessera/core/config_file.h>

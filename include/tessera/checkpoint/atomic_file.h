@@ -1,0 +1,42 @@
+#pragma once
+
+#include <tessera/core/descriptor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+namespace tessera {
+
+/// A file that appears under its name complete or not at all: it is written beside it under another name, brought to the
+/// disk and then renamed. What stood under the name before stays until then. An object that goes without commit()
+/// takes what it wrote along.
+/// Thread-safety: write_at() may be called from several threads at once.
+class AtomicFile {
+ public:
+  /// Throws StorageError when the folder does not let one be made.
+  explicit AtomicFile(std::filesystem::path path);
+  ~AtomicFile();
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+  /// Blocks: until the system took the bytes. Throws StorageError.
+  void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
+  /// Brings the bytes to the disk, gives the file its name, and brings that to the disk too.
+  /// Blocks: for the disk. Throws StorageError; then the name is as it was, or, if only the last step failed, complete.
+  void commit();
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path draft_;  // empty when there is nothing to remove
+  Descriptor file_;
+};
+
+/// A whole file from a text, in the same way.
+void write_file_atomically(const std::filesystem::path& path, std::string_view text);
+
+}  // namespace tessera

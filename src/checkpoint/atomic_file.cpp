@@ -1,0 +1,79 @@
+#include <tessera/checkpoint/atomic_file.h>
+#include <tessera/core/error.h>
+
+#include <fcntl.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <random>
+#include <string>
+#include <utility>
+
+namespace tessera {
+namespace {
+
+[[noreturn]] void fail(const std::filesystem::path& path, const std::string& what, int error) {
+  throw StorageError(path.string() + " " + what + ": " + std::strerror(error));
+}
+
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+/// Another name in the same folder: a rename is atomic only inside one file system. The dot hides it from listings.
+std::filesystem::path draft_name(const std::filesystem::path& path) {
+  std::random_device device;
+  const std::string tag = std::to_string(getpid()) + "-" + std::to_string(device());
+  return folder_of(path) / ("." + path.filename().string() + "." + tag + ".tmp");
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
+  if (!path_.has_filename()) throw ConfigError("\"" + path_.string() + "\" is no name of a file");
+  std::filesystem::path draft = draft_name(path_);
+  file_ = Descriptor(open(draft.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666));
+  if (!file_) fail(path_, "cannot be written", errno);
+  draft_ = std::move(draft);
+}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : path_(std::move(other.path_)), draft_(std::move(other.draft_)), file_(std::move(other.file_)) {
+  other.draft_.clear();
+}
+
+AtomicFile::~AtomicFile() {
+  if (!draft_.empty()) unlink(draft_.c_str());
+}
+
+void AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+  if (!file_) throw InternalError(path_.string() + " is written to after commit()");
+  while (!bytes.empty()) {
+    const ssize_t count = pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(path_, "cannot be written at byte " + std::to_string(offset), errno);
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+    offset += static_cast<std::uint64_t>(count);
+  }
+}
+
+void AtomicFile::commit() {
+  if (!file_) throw InternalError(path_.string() + " is committed twice");
+  if (fsync(file_.get()) != 0) fail(path_, "cannot be brought to the disk", errno);
+  file_.reset();  // fsync has reported what closing could
+  if (rename(draft_.c_str(), path_.c_str()) != 0) fail(path_, "cannot be given its name", errno);
+  draft_.clear();
+  const std::filesystem::path folder = folder_of(path_);
+  const Descriptor opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened || fsync(opened.get()) != 0) fail(folder, "cannot be brought to the disk", errno);
+}
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write_at(0, std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+}  // namespace tessera

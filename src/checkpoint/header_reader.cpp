@@ -1,0 +1,265 @@
+#include <tessera/core/error.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include "checkpoint/safetensors_header.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+/// Note [A header is read as it comes]
+/// A header may have 100 MB, and whoever wrote it may mean harm. So no tree of JSON values is built of it: the events of
+/// the parser drive this machine, which knows what may stand at each place and refuses the first thing that may not.
+/// Nesting is bounded by the places that exist, memory by the size of the header.
+class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit HeaderReader(const std::string& origin) : origin_(origin) {}
+
+  HeaderText take() { return std::move(header_); }
+
+  bool null() override { return unexpected("null"); }
+  bool boolean(bool value) override { return unexpected(value ? "true" : "false"); }
+  bool number_integer(number_integer_t value) override { return unexpected(std::to_string(value)); }
+  bool number_float(number_float_t /*value*/, const string_t& text) override { return unexpected(shown(text)); }
+  bool binary(binary_t& /*value*/) override { return unexpected("bytes"); }
+  bool number_unsigned(number_unsigned_t value) override;
+  bool string(string_t& value) override;
+  bool start_object(std::size_t /*num_elements*/) override;
+  bool key(string_t& name) override;
+  bool end_object() override;
+  bool start_array(std::size_t /*num_elements*/) override;
+  bool end_array() override;
+  bool parse_error(std::size_t position, const std::string& /*token*/,
+                   const nlohmann::json::exception& /*error*/) override {
+    refuse("the header is not valid JSON in UTF-8 at its byte " + std::to_string(position));
+  }
+
+ private:
+  enum class Place {
+    kStart,
+    kNames,
+    kTensor,
+    kFields,
+    kDtype,
+    kShape,
+    kSizes,
+    kOffsets,
+    kBounds,
+    kMetadata,
+    kNotes,
+    kNote,
+    kEnd
+  };
+  // LibTorch's kernels stop at 64 dimensions.
+  static constexpr std::size_t kMaxDims = 64;
+
+  [[noreturn]] void refuse(const std::string& fault) const { throw StorageError(origin_ + ": " + fault); }
+  bool unexpected(const std::string& found) const {
+    refuse(where() + ": expected " + expected() + ", found " + found);
+  }
+  std::string where() const;
+  std::string expected() const;
+  void begin_field(const std::string& name);
+  void once(bool& seen, const char* what) const;
+  void finish_tensor();
+
+  const std::string& origin_;
+  Place place_ = Place::kStart;
+  HeaderText header_;
+  std::unordered_set<std::string> names_;
+  std::string note_;
+  std::vector<std::uint64_t> bounds_;
+  bool has_metadata_ = false;
+  bool has_dtype_ = false;
+  bool has_shape_ = false;
+  bool has_offsets_ = false;
+};
+
+std::string HeaderReader::where() const {
+  switch (place_) {
+    case Place::kStart:
+    case Place::kNames:
+    case Place::kEnd:
+      return "the header";
+    case Place::kMetadata:
+    case Place::kNotes:
+    case Place::kNote:
+      return std::string(kMetadataKey);
+    default:
+      return "tensor " + shown(header_.tensors.back().name);
+  }
+}
+
+std::string HeaderReader::expected() const {
+  switch (place_) {
+    case Place::kStart:
+      return "an object of tensors";
+    case Place::kTensor:
+      return "an object with dtype, shape and data_offsets";
+    case Place::kDtype:
+      return "the name of a type as dtype";
+    case Place::kShape:
+      return "a list as shape";
+    case Place::kSizes:
+      return "whole numbers of at least 0 as sizes in shape";
+    case Place::kOffsets:
+    case Place::kBounds:
+      return "two whole numbers of at least 0 as data_offsets";
+    case Place::kMetadata:
+      return "an object of strings";
+    case Place::kNote:
+      return "a string as value of " + shown(note_);
+    default:
+      return "nothing more";
+  }
+}
+
+bool HeaderReader::start_object(std::size_t /*num_elements*/) {
+  switch (place_) {
+    case Place::kStart:
+      place_ = Place::kNames;
+      return true;
+    case Place::kTensor:
+      place_ = Place::kFields;
+      return true;
+    case Place::kMetadata:
+      place_ = Place::kNotes;
+      return true;
+    default:
+      return unexpected("an object");
+  }
+}
+
+bool HeaderReader::key(string_t& name) {
+  if (place_ == Place::kFields) {
+    begin_field(name);
+  } else if (place_ == Place::kNotes) {
+    if (header_.metadata.contains(name)) refuse("the key " + shown(name) + " stands twice in " + where());
+    note_ = name;
+    place_ = Place::kNote;
+  } else if (name == kMetadataKey) {
+    once(has_metadata_, "__metadata__");
+    place_ = Place::kMetadata;
+  } else {
+    if (!names_.insert(name).second) refuse("tensor " + shown(name) + " stands twice in the header");
+    header_.tensors.push_back({std::move(name), StoredDtype::kF32, {}, 0, 0});
+    has_dtype_ = has_shape_ = has_offsets_ = false;
+    bounds_.clear();
+    place_ = Place::kTensor;
+  }
+  return true;
+}
+
+void HeaderReader::once(bool& seen, const char* what) const {
+  if (seen) refuse(where() + ": " + what + " stands there twice");
+  seen = true;
+}
+
+void HeaderReader::begin_field(const std::string& name) {
+  if (name == "dtype") {
+    once(has_dtype_, "dtype");
+    place_ = Place::kDtype;
+  } else if (name == "shape") {
+    once(has_shape_, "shape");
+    place_ = Place::kShape;
+  } else if (name == "data_offsets") {
+    once(has_offsets_, "data_offsets");
+    place_ = Place::kOffsets;
+  } else {
+    refuse(where() + ": expected dtype, shape and data_offsets, found the key " + shown(name));
+  }
+}
+
+bool HeaderReader::string(string_t& value) {
+  if (place_ == Place::kNote) {
+    header_.metadata.emplace(std::move(note_), std::move(value));
+    place_ = Place::kNotes;
+    return true;
+  }
+  if (place_ != Place::kDtype) return unexpected("the text " + shown(value));
+  const auto dtype = dtype_of_name(value);
+  if (!dtype) {
+    refuse(where() + ": the type " + shown(value) + " is unknown here; docs/formats/safetensors.md lists those that are");
+  }
+  header_.tensors.back().dtype = *dtype;
+  place_ = Place::kFields;
+  return true;
+}
+
+bool HeaderReader::start_array(std::size_t /*num_elements*/) {
+  if (place_ == Place::kShape) {
+    place_ = Place::kSizes;
+  } else if (place_ == Place::kOffsets) {
+    place_ = Place::kBounds;
+  } else {
+    return unexpected("a list");
+  }
+  return true;
+}
+
+bool HeaderReader::number_unsigned(number_unsigned_t value) {
+  if (place_ == Place::kSizes) {
+    std::vector<std::int64_t>& shape = header_.tensors.back().shape;
+    if (!std::in_range<std::int64_t>(value)) return unexpected(std::to_string(value) + ", which is too large");
+    if (shape.size() == kMaxDims) return unexpected("more than " + std::to_string(kMaxDims) + " of them");
+    shape.push_back(static_cast<std::int64_t>(value));
+  } else if (place_ == Place::kBounds) {
+    if (bounds_.size() == 2) return unexpected("a third");
+    bounds_.push_back(value);
+  } else {
+    return unexpected(std::to_string(value));
+  }
+  return true;
+}
+
+bool HeaderReader::end_array() {
+  if (place_ == Place::kBounds && bounds_.size() != 2) {
+    return unexpected(std::to_string(bounds_.size()) + " of them");
+  }
+  place_ = Place::kFields;
+  return true;
+}
+
+bool HeaderReader::end_object() {
+  if (place_ == Place::kFields) {
+    finish_tensor();
+    place_ = Place::kNames;
+  } else if (place_ == Place::kNotes) {
+    place_ = Place::kNames;
+  } else {
+    place_ = Place::kEnd;
+  }
+  return true;
+}
+
+void HeaderReader::finish_tensor() {
+  if (!has_dtype_) refuse(where() + ": it has no dtype");
+  if (!has_shape_) refuse(where() + ": it has no shape");
+  if (!has_offsets_) refuse(where() + ": it has no data_offsets");
+  StoredTensor& tensor = header_.tensors.back();
+  tensor.begin = bounds_[0];
+  tensor.end = bounds_[1];
+  const auto num_bytes = bytes_of(tensor.dtype, tensor.shape);
+  if (!num_bytes) refuse(where() + ": the shape " + shape_text(tensor.shape) + " has more elements than can be counted");
+  const std::string offsets = "data_offsets [" + std::to_string(tensor.begin) + ", " + std::to_string(tensor.end) + "]";
+  if (tensor.begin > tensor.end) refuse(where() + ": its " + offsets + " end before they begin");
+  if (tensor.num_bytes() != *num_bytes) {
+    refuse(where() + ": expected " + std::to_string(*num_bytes) + " bytes for " +
+           std::string(dtype_name(tensor.dtype)) + " " + shape_text(tensor.shape) + ", found " +
+           std::to_string(tensor.num_bytes()) + " in its " + offsets);
+  }
+}
+
+}  // namespace
+
+HeaderText parse_header_text(std::string_view text, const std::string& origin) {
+  HeaderReader reader(origin);
+  nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
+  return reader.take();
+}
+
+}  // namespace tessera::checkpoint

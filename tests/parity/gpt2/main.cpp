@@ -1,0 +1,44 @@
+// Trains a GPT-2 from the files in a folder, and stores what came of it beside them for reference.py to compare.
+#include <ATen/ATen.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "generation/options.h"
+#include "gpt2/generate.h"
+#include "gpt2/hugging_face.h"
+#include "parity/gpt2/replay.h"
+
+namespace {
+
+void run(const std::filesystem::path& folder) {
+  using namespace tessera;
+  testing::Replay replay = testing::replay_gpt2(folder);
+  models::save_gpt2(replay.model, folder / "tessera");
+
+  const at::Tensor tokens = SafetensorsFile(folder / "tokens.safetensors").read("tokens");
+  const at::Tensor start = tokens[0].narrow(1, 0, 4);
+  const auto options = models::GenerateOptions().temperature(0).max_new_tokens(16);
+  const at::NoGradGuard no_grad;
+  const at::Tensor last = tokens[0].narrow(1, 0, tokens.size(2) - 1);
+  save_safetensors(folder / "tessera.safetensors", {{"logits", replay.logits},
+                                                    {"losses", replay.losses},
+                                                    {"trained_logits", replay.model(last)},
+                                                    {"greedy", models::generate(replay.model, start, options)}});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: %s FOLDER (see tests/parity/gpt2/run)\n", argv[0]);
+    return 2;
+  }
+  try {
+    run(argv[1]);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
