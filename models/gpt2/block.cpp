@@ -37,9 +37,9 @@ at::Tensor Gpt2AttentionImpl::forward(const at::Tensor& x, KvCache* cache, std::
   const std::int64_t num_new = x.size(1);
   const std::int64_t num_all = keys.size(2);
   const double dropout = is_training() ? config_.attention_dropout() : 0.0;
-  const at::Tensor mixed = at::scaled_dot_product_attention(heads(parts[0]), keys, values,
-                                                            mask_for(num_new, num_all, x), dropout,
-                                                            /*is_causal=*/num_new == num_all);
+  const at::Tensor mixed =
+      at::scaled_dot_product_attention(heads(parts[0]), keys, values, mask_for(num_new, num_all, x), dropout,
+                                       /*is_causal=*/num_new == num_all);
   const at::Tensor joined = mixed.transpose(1, 2).reshape(x.sizes());
   return at::dropout(c_proj_(joined), config_.residual_dropout(), is_training());
 }

@@ -18,12 +18,9 @@ struct Size {
 };
 
 constexpr std::array kSizes = {
-    Size{"gpt2", 50257, 1024, 768, 12, 12},
-    Size{"gpt2-medium", 50257, 1024, 1024, 24, 16},
-    Size{"gpt2-large", 50257, 1024, 1280, 36, 20},
-    Size{"gpt2-xl", 50257, 1024, 1600, 48, 25},
-    Size{"gpt2-mini", 256, 256, 256, 6, 8},
-    Size{"gpt2-tiny", 256, 64, 64, 2, 4},
+    Size{"gpt2", 50257, 1024, 768, 12, 12},        Size{"gpt2-medium", 50257, 1024, 1024, 24, 16},
+    Size{"gpt2-large", 50257, 1024, 1280, 36, 20}, Size{"gpt2-xl", 50257, 1024, 1600, 48, 25},
+    Size{"gpt2-mini", 256, 256, 256, 6, 8},        Size{"gpt2-tiny", 256, 64, 64, 2, 4},
 };
 
 }  // namespace

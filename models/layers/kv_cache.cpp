@@ -12,7 +12,9 @@ KvCache::KvCache(std::int64_t num_layers, std::int64_t batch, std::int64_t num_h
                  std::int64_t head_width, const at::Tensor& like)
     : context_(context) {
   for (std::int64_t i = 0; i < num_layers; ++i) {
-    const auto room = [&] { return at::empty({batch, num_heads, context, head_width}, like.options().requires_grad(false)); };
+    const auto room = [&] {
+      return at::empty({batch, num_heads, context, head_width}, like.options().requires_grad(false));
+    };
     layers_.emplace_back(room(), room());
   }
 }

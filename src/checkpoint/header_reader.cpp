@@ -58,9 +58,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   static constexpr std::size_t kMaxDims = 64;
 
   [[noreturn]] void refuse(const std::string& fault) const { throw StorageError(origin_ + ": " + fault); }
-  bool unexpected(const std::string& found) const {
-    refuse(where() + ": expected " + expected() + ", found " + found);
-  }
+  bool unexpected(const std::string& found) const { refuse(where() + ": expected " + expected() + ", found " + found); }
   std::string where() const;
   std::string expected() const;
   void begin_field(const std::string& name);
@@ -183,7 +181,8 @@ bool HeaderReader::string(string_t& value) {
   if (place_ != Place::kDtype) return unexpected("the text " + shown(value));
   const auto dtype = dtype_of_name(value);
   if (!dtype) {
-    refuse(where() + ": the type " + shown(value) + " is unknown here; docs/formats/safetensors.md lists those that are");
+    refuse(where() + ": the type " + shown(value) +
+           " is unknown here; docs/formats/safetensors.md lists those that are");
   }
   header_.tensors.back().dtype = *dtype;
   place_ = Place::kFields;
@@ -244,7 +243,8 @@ void HeaderReader::finish_tensor() {
   tensor.begin = bounds_[0];
   tensor.end = bounds_[1];
   const auto num_bytes = bytes_of(tensor.dtype, tensor.shape);
-  if (!num_bytes) refuse(where() + ": the shape " + shape_text(tensor.shape) + " has more elements than can be counted");
+  if (!num_bytes)
+    refuse(where() + ": the shape " + shape_text(tensor.shape) + " has more elements than can be counted");
   const std::string offsets = "data_offsets [" + std::to_string(tensor.begin) + ", " + std::to_string(tensor.end) + "]";
   if (tensor.begin > tensor.end) refuse(where() + ": its " + offsets + " end before they begin");
   if (tensor.num_bytes() != *num_bytes) {

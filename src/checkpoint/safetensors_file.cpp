@@ -12,7 +12,8 @@
 
 namespace tessera {
 
-static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian, and are copied as such");
+static_assert(std::endian::native == std::endian::little,
+              "safetensors files are little-endian, and are copied as such");
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
     : path_(path),
@@ -34,8 +35,7 @@ at::Tensor SafetensorsFile::read(const std::string& name) const {
 
 at::Tensor SafetensorsFile::read_slice(const std::string& name, const TensorSlice& slice) const {
   const StoredTensor& stored = layout_->at(name, path_.string());
-  const checkpoint::SliceRuns runs(stored.shape, slice,
-                                   path_.string() + ": tensor " + checkpoint::shown(stored.name));
+  const checkpoint::SliceRuns runs(stored.shape, slice, path_.string() + ": tensor " + checkpoint::shown(stored.name));
   at::Tensor part = at::empty(slice.sizes, at::TensorOptions(to_scalar_type(stored.dtype)));
   const auto element_bytes = static_cast<std::size_t>(dtype_bytes(stored.dtype));
   const std::size_t run_bytes = static_cast<std::size_t>(runs.run_length()) * element_bytes;

@@ -55,7 +55,8 @@ SafetensorsIndex SafetensorsIndex::parse(std::string_view text, const std::strin
   SafetensorsIndex index;
   for (const auto& [name, file] : map->items()) {
     if (!file.is_string() || !is_plain_name(file.get<std::string>())) {
-      throw StorageError(origin + ": tensor " + shown(name) + ": expected the name of a file in the same folder, found " +
+      throw StorageError(origin + ": tensor " + shown(name) +
+                         ": expected the name of a file in the same folder, found " +
                          (file.is_string() ? shown(file.get<std::string>()) : file.type_name()));
     }
     index.file_of.emplace(name, file.get<std::string>());

@@ -48,7 +48,8 @@ std::string_view header_text(std::span<const std::byte> file, const std::string&
   }
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + kLengthBytes, length);
   if (text.empty() || text.front() != '{') {
-    refuse("the header must begin with {" + (text.empty() ? ", and it is empty" : ", found " + shown(text.substr(0, 1))));
+    refuse("the header must begin with {" +
+           (text.empty() ? ", and it is empty" : ", found " + shown(text.substr(0, 1))));
   }
   const std::string_view json = text.substr(0, text.find_last_not_of(' ') + 1);
   if (json.back() != '}') refuse("the header must end with } and spaces, found " + shown(json.substr(json.size() - 1)));
@@ -131,9 +132,8 @@ SafetensorsLayout SafetensorsLayout::parse(std::span<const std::byte> file, cons
 }
 
 const StoredTensor* SafetensorsLayout::find(std::string_view name) const {
-  const auto place = std::lower_bound(by_name_.begin(), by_name_.end(), name, [this](std::size_t i, std::string_view n) {
-    return tensors_[i].name < n;
-  });
+  const auto place = std::lower_bound(by_name_.begin(), by_name_.end(), name,
+                                      [this](std::size_t i, std::string_view n) { return tensors_[i].name < n; });
   return place != by_name_.end() && tensors_[*place].name == name ? &tensors_[*place] : nullptr;
 }
 

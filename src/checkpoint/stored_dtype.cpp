@@ -13,9 +13,9 @@ struct Known {
 
 // In the order of the enumerators.
 constexpr std::array kKnown = {
-    Known{"BOOL", 1}, Known{"U8", 1},  Known{"I8", 1},   Known{"F8_E5M2", 1}, Known{"F8_E4M3", 1}, Known{"F8_E8M0", 1},
-    Known{"I16", 2},  Known{"U16", 2}, Known{"F16", 2},  Known{"BF16", 2},    Known{"I32", 4},     Known{"U32", 4},
-    Known{"F32", 4},  Known{"C64", 8}, Known{"F64", 8},  Known{"I64", 8},     Known{"U64", 8},
+    Known{"BOOL", 1}, Known{"U8", 1},  Known{"I8", 1},  Known{"F8_E5M2", 1}, Known{"F8_E4M3", 1}, Known{"F8_E8M0", 1},
+    Known{"I16", 2},  Known{"U16", 2}, Known{"F16", 2}, Known{"BF16", 2},    Known{"I32", 4},     Known{"U32", 4},
+    Known{"F32", 4},  Known{"C64", 8}, Known{"F64", 8}, Known{"I64", 8},     Known{"U64", 8},
 };
 static_assert(kKnown.size() == static_cast<std::size_t>(StoredDtype::kU64) + 1);
 

@@ -62,9 +62,8 @@ TEST(AtomicFile, HasTheRightsThatNewFilesHave) {
 
 TEST(AtomicFile, SaysWhyItCannotBe) {
   const TemporaryFolder folder;
-  testing::expect_parts(
-      testing::message_of<StorageError>([&] { AtomicFile(folder.path() / "missing" / "file"); }),
-      {"missing/file", "cannot be written", "No such file"});
+  testing::expect_parts(testing::message_of<StorageError>([&] { AtomicFile(folder.path() / "missing" / "file"); }),
+                        {"missing/file", "cannot be written", "No such file"});
   testing::expect_parts(testing::message_of<ConfigError>([&] { AtomicFile(folder.path() / ""); }), {"no name"});
   std::filesystem::create_directory(folder.path() / "taken");
   AtomicFile file(folder.path() / "taken");

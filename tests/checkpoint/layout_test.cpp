@@ -70,11 +70,11 @@ TEST(SafetensorsLayout, RefusesToPlanWhatCannotBeWritten) {
 
 TEST(SafetensorsLayout, AcceptsHeadersOfOtherWriters) {
   // In another order, with white space inside, unaligned, and padded with spaces.
-  const auto layout = testing::parse(file_with(
-      R"({ "b": {"shape": [1], "data_offsets": [2, 6], "dtype": "F32"},)"
-      R"( "a": {"data_offsets": [0, 2], "dtype": "BF16", "shape": []}, "empty": )"
-      R"({"dtype": "F32", "shape": [0], "data_offsets": [2, 2]}, "__metadata__": {} }   )",
-      6));
+  const auto layout =
+      testing::parse(file_with(R"({ "b": {"shape": [1], "data_offsets": [2, 6], "dtype": "F32"},)"
+                               R"( "a": {"data_offsets": [0, 2], "dtype": "BF16", "shape": []}, "empty": )"
+                               R"({"dtype": "F32", "shape": [0], "data_offsets": [2, 2]}, "__metadata__": {} }   )",
+                               6));
   ASSERT_EQ(layout.tensors().size(), 3U);
   EXPECT_EQ(layout.tensors()[0].name, "a");
   EXPECT_EQ(layout.tensors()[1].name, "empty");

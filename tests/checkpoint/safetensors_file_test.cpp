@@ -58,9 +58,9 @@ TEST(SafetensorsFile, ReadsSlices) {
   const at::Tensor whole = at::arange(4 * 5 * 6, at::kLong).view({4, 5, 6}).to(at::kShort);
   save_safetensors(folder.file("f"), {{"t", whole}});
   const SafetensorsFile file(folder.file("f"));
-  for (const TensorSlice& slice : {TensorSlice{{0, 0, 0}, {4, 5, 6}}, TensorSlice{{1, 0, 0}, {2, 5, 6}},
-                                   TensorSlice{{0, 2, 0}, {4, 3, 6}}, TensorSlice{{3, 1, 2}, {1, 4, 3}},
-                                   TensorSlice{{0, 0, 5}, {4, 5, 1}}, TensorSlice{{4, 0, 0}, {0, 5, 6}}}) {
+  for (const TensorSlice& slice :
+       {TensorSlice{{0, 0, 0}, {4, 5, 6}}, TensorSlice{{1, 0, 0}, {2, 5, 6}}, TensorSlice{{0, 2, 0}, {4, 3, 6}},
+        TensorSlice{{3, 1, 2}, {1, 4, 3}}, TensorSlice{{0, 0, 5}, {4, 5, 1}}, TensorSlice{{4, 0, 0}, {0, 5, 6}}}) {
     at::Tensor expected = whole;
     for (std::size_t d = 0; d < 3; ++d) {
       expected = expected.narrow(static_cast<std::int64_t>(d), slice.starts[d], slice.sizes[d]);

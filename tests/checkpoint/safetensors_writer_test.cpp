@@ -63,7 +63,8 @@ TEST(SafetensorsWriter, RefusesWhatTheLayoutDoesNotSay) {
   expect_parts(message_of<ConfigError>([&] { writer.write("other", bias()); }), {"\"other\""});
   expect_parts(message_of<ConfigError>([&] { writer.write("bias", bias().to(at::kFloat)); }), {"BF16", "F32"});
   expect_parts(message_of<ConfigError>([&] { writer.write("matrix", matrix().t()); }), {"[4, 6]", "[6, 4]"});
-  expect_parts(message_of<ConfigError>([&] { writer.write("bias", bias().to(at::kComplexDouble)); }), {"ComplexDouble"});
+  expect_parts(message_of<ConfigError>([&] { writer.write("bias", bias().to(at::kComplexDouble)); }),
+               {"ComplexDouble"});
   expect_parts(message_of<ConfigError>([&] { writer.write_slice("matrix", {{3, 0}, {2, 6}}, matrix()); }),
                {"not inside"});
   expect_parts(message_of<ConfigError>([&] { writer.write_slice("matrix", {{0, 0}, {2, 6}}, matrix()); }),

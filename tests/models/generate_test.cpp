@@ -36,8 +36,8 @@ TEST(Generate, TakesTheLikeliestTokensOfTheModel) {
   Gpt2 model = small_gpt2();
   at::Tensor expected = some_tokens(1, 3);
   for (int i = 0; i < 10; ++i) expected = at::cat({expected, model(expected).select(1, -1).argmax(-1, true)}, 1);
-  EXPECT_TRUE(at::equal(
-      generate(model, some_tokens(1, 3), GenerateOptions().temperature(0).max_new_tokens(10)), expected));
+  EXPECT_TRUE(
+      at::equal(generate(model, some_tokens(1, 3), GenerateOptions().temperature(0).max_new_tokens(10)), expected));
 }
 
 TEST(Generate, EndsWhenAllTextsReachedTheStopToken) {
@@ -84,7 +84,10 @@ TEST(WindowStart, KeepsAtLeastHalfOfTheContextAndMovesSeldom) {
 }
 
 TEST(ByteTokens, SurviveBothWays) {
-  const std::string text = std::string("Gr\xc3\xbc\xc3\x9f" "e\n\0\xff", 10);
+  const std::string text = std::string(
+      "Gr\xc3\xbc\xc3\x9f"
+      "e\n\0\xff",
+      10);
   EXPECT_EQ(bytes_to_tokens(text).sizes(), at::IntArrayRef({1, 10}));
   EXPECT_EQ(tokens_to_bytes(bytes_to_tokens(text)), text);
   EXPECT_EQ(bytes_to_tokens("\xff").item<std::int64_t>(), 255);

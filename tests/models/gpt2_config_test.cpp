@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <string>
+
 #include "generation/options.h"
 #include "gpt2/config.h"
 #include "support/error_message.h"
@@ -27,9 +30,11 @@ TEST(Gpt2Config, NamesTheSizesThatThereAre) {
 }
 
 TEST(Gpt2Config, RefusesAllFaultsAtOnce) {
-  const auto config = Gpt2Config().vocab_size(0).width(10).num_heads(3).dropout(1.0).mlp_width(-1).layer_norm_epsilon(0);
-  expect_parts(message_of<ConfigError>([&] { config.check(); }),
-               {"vocab_size is 0", "num_heads is 3", "width 10", "attention_dropout", "mlp_width", "layer_norm_epsilon"});
+  const auto config =
+      Gpt2Config().vocab_size(0).width(10).num_heads(3).dropout(1.0).mlp_width(-1).layer_norm_epsilon(0);
+  expect_parts(
+      message_of<ConfigError>([&] { config.check(); }),
+      {"vocab_size is 0", "num_heads is 3", "width 10", "attention_dropout", "mlp_width", "layer_norm_epsilon"});
 }
 
 TEST(Gpt2Config, ReadsToml) {
@@ -43,7 +48,7 @@ TEST(Gpt2Config, ReadsToml) {
 
 /// The reference pages are what the lists of fields say.
 void expect_page(const std::string& file, const std::string& expected_start, const FieldTable& fields) {
-  const std::string page = testing::text_of_file(std::string(TESSERA_REFERENCE_PAGES) + "/" + file);
+  const std::string page = testing::text_of_file(std::filesystem::path(TESSERA_REFERENCE_PAGES) / file);
   EXPECT_EQ(page, expected_start + "\n\n" + reference_table(fields)) << "docs/reference/" << file;
 }
 
@@ -54,10 +59,11 @@ TEST(ReferencePage, IsWhatTheFieldsOfGpt2Say) {
 }
 
 TEST(ReferencePage, IsWhatTheFieldsOfGenerationSay) {
-  expect_page("generate_options.md",
-              "# Options of text generation\n\n`tessera::models::GenerateOptions`, for `tessera::models::generate()`. In a "
-              "TOML file these are the keys.",
-              GenerateOptions::fields());
+  expect_page(
+      "generate_options.md",
+      "# Options of text generation\n\n`tessera::models::GenerateOptions`, for `tessera::models::generate()`. In a "
+      "TOML file these are the keys.",
+      GenerateOptions::fields());
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 #include <tessera/core/error.h>
 
 #include <ATen/ATen.h>
-#include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
+#include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
@@ -31,11 +31,22 @@ TEST(Gpt2, NamesItsParametersAsHuggingFaceDoes) {
   const Gpt2 model(small_config().num_layers(1));
   std::set<std::string> names;
   for (const auto& item : model->named_parameters()) names.insert(item.key());
-  const std::set<std::string> expected = {
-      "wte.weight", "wpe.weight", "ln_f.weight", "ln_f.bias", "h.0.ln_1.weight", "h.0.ln_1.bias", "h.0.ln_2.weight",
-      "h.0.ln_2.bias", "h.0.attn.c_attn.weight", "h.0.attn.c_attn.bias", "h.0.attn.c_proj.weight",
-      "h.0.attn.c_proj.bias", "h.0.mlp.c_fc.weight", "h.0.mlp.c_fc.bias", "h.0.mlp.c_proj.weight",
-      "h.0.mlp.c_proj.bias"};
+  const std::set<std::string> expected = {"wte.weight",
+                                          "wpe.weight",
+                                          "ln_f.weight",
+                                          "ln_f.bias",
+                                          "h.0.ln_1.weight",
+                                          "h.0.ln_1.bias",
+                                          "h.0.ln_2.weight",
+                                          "h.0.ln_2.bias",
+                                          "h.0.attn.c_attn.weight",
+                                          "h.0.attn.c_attn.bias",
+                                          "h.0.attn.c_proj.weight",
+                                          "h.0.attn.c_proj.bias",
+                                          "h.0.mlp.c_fc.weight",
+                                          "h.0.mlp.c_fc.bias",
+                                          "h.0.mlp.c_proj.weight",
+                                          "h.0.mlp.c_proj.bias"};
   EXPECT_EQ(names, expected);
 }
 
@@ -73,8 +84,8 @@ TEST(Gpt2, DrawsWeightsAsGpt2Does) {
 }
 
 TEST(Gpt2, DropsInTrainingOnly) {
-  for (const Gpt2Config& config :
-       {small_config().embedding_dropout(0.5), small_config().attention_dropout(0.5), small_config().residual_dropout(0.5)}) {
+  for (const Gpt2Config& config : {small_config().embedding_dropout(0.5), small_config().attention_dropout(0.5),
+                                   small_config().residual_dropout(0.5)}) {
     Gpt2 model = small_gpt2(Gpt2Config(config).init_std(0.3));
     const at::Tensor tokens = some_tokens(1, 8);
     EXPECT_FALSE(at::equal(model(tokens), model(tokens)));
@@ -125,9 +136,10 @@ TEST(Gpt2, ContinuesFromItsCache) {
 TEST(Gpt2, RefusesWhatItCannotSee) {
   Gpt2 model = small_gpt2();
   testing::expect_parts(testing::message_of<ConfigError>([&] { model(some_tokens(1, 17)); }), {"16 tokens", "17"});
-  testing::expect_parts(testing::message_of<ConfigError>([&] { model(at::zeros({3}, at::kLong)); }), {"two dimensions"});
-  testing::expect_parts(
-      testing::message_of<ConfigError>([&] { model->loss(some_tokens(1, 4), some_tokens(1, 5)); }), {"target"});
+  testing::expect_parts(testing::message_of<ConfigError>([&] { model(at::zeros({3}, at::kLong)); }),
+                        {"two dimensions"});
+  testing::expect_parts(testing::message_of<ConfigError>([&] { model->loss(some_tokens(1, 4), some_tokens(1, 5)); }),
+                        {"target"});
   testing::expect_parts(testing::message_of<ConfigError>([] { Gpt2(small_config().num_heads(5)); }), {"num_heads"});
 }
 

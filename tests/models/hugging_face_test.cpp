@@ -100,8 +100,8 @@ TEST(HuggingFace, RefusesOtherWeightsAndLeavesTheModelAlone) {
 
 TEST(HuggingFaceConfig, TakesTheDefaultsOfTransformers) {
   EXPECT_EQ(parse_hugging_face_config(R"({"model_type": "gpt2"})", "text").num_parameters(), 124'439'808);
-  const auto config =
-      parse_hugging_face_config(R"({"n_embd": 1024, "n_layer": 24, "n_head": 16, "n_inner": null, "attn_pdrop": 0})", "text");
+  const auto config = parse_hugging_face_config(
+      R"({"n_embd": 1024, "n_layer": 24, "n_head": 16, "n_inner": null, "attn_pdrop": 0})", "text");
   EXPECT_EQ(config.num_parameters(), 354'823'168);
   EXPECT_EQ(config.attention_dropout(), 0);
 }

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, logging
 
 MAX_LOGITS = 1e-5
 MAX_LOSS = 1e-4
@@ -138,6 +138,7 @@ def main():
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--steps", type=int, default=100)
     options = parser.parse_args()
+    logging.disable_progress_bar()
     if options.action == "prepare":
         prepare(options.folder, options.size, options.steps)
     elif options.action == "train":
