@@ -92,7 +92,7 @@ TEST(SafetensorsIndex, RefusesWhatIsNone) {
   expect_parts(refused(R"({"weight_map":{},"metadata":{"total_size":-1}})"), {"total_size", "-1"});
   expect_parts(refused(std::string(100'000, '[')), {"deep"});
   for (const char* file : {"../secret", "/etc/passwd", "a/b", "..", ""}) {
-    expect_parts(refused(R"({"weight_map":{"x":")" + file + "\"}}"), {"\"x\"", "same folder"});
+    expect_parts(refused(R"({"weight_map":{"x":")" + std::string(file) + "\"}}"), {"\"x\"", "same folder"});
   }
 }
 
