@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <vector>
 
 #include "support/error_message.h"
 
@@ -13,11 +13,11 @@ namespace tessera::models {
 namespace {
 
 /// Logits whose softmax is this.
-at::Tensor logits_of(std::vector<double> probabilities) {
+at::Tensor logits_of(const std::vector<double>& probabilities) {
   return at::log(at::tensor(probabilities, at::kFloat)).view({1, -1});
 }
 
-void expect_probabilities(const at::Tensor& found, std::vector<double> expected) {
+void expect_probabilities(const at::Tensor& found, const std::vector<double>& expected) {
   EXPECT_TRUE(at::allclose(found.view(-1), at::tensor(expected, at::kFloat), 1e-5, 1e-6)) << found;
 }
 
