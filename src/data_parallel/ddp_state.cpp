@@ -1,6 +1,7 @@
 #include "data_parallel/ddp_state.h"
 
 #include <tessera/core/error.h>
+#include <tessera/intercept/random_draws.h>
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -129,7 +130,7 @@ void DdpState::on_use(const at::Tensor& tensor, std::string_view operator_name) 
 
 void DdpState::on_operator(std::string_view operator_name) {
   if (std::this_thread::get_id() != thread_ || phase_ == Phase::kBetween || kept_error_) return;
-  if (!draws_random_numbers(operator_name)) return;
+  if (!intercept::draws_random_numbers(operator_name)) return;
   kept_error_ = std::make_exception_ptr(ConfigError(
       "reproducible mode refuses " + std::string(operator_name) + " (rank " + std::to_string(comm_.world_rank()) +
       "): its random numbers would depend on the number of ranks. Set dropout to 0, or draw them before "

@@ -5,35 +5,8 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/dropout.h>
 
-#include <algorithm>
-#include <array>
-
 namespace tessera::data_parallel {
 namespace {
-
-// The operators at which the numbers are drawn. Those above them (aten::dropout) also run when they draw nothing.
-constexpr std::array<std::string_view, 22> kOperators{"aten::_sample_dirichlet",
-                                                      "aten::_standard_gamma",
-                                                      "aten::bernoulli",
-                                                      "aten::bernoulli_",
-                                                      "aten::binomial",
-                                                      "aten::cauchy_",
-                                                      "aten::exponential_",
-                                                      "aten::geometric_",
-                                                      "aten::log_normal_",
-                                                      "aten::multinomial",
-                                                      "aten::native_dropout",
-                                                      "aten::normal",
-                                                      "aten::normal_",
-                                                      "aten::poisson",
-                                                      "aten::rand",
-                                                      "aten::randint",
-                                                      "aten::randn",
-                                                      "aten::random_",
-                                                      "aten::randperm",
-                                                      "aten::rrelu_with_noise",
-                                                      "aten::rrelu_with_noise_",
-                                                      "aten::uniform_"};
 
 template <class Dropout>
 bool is_active(const torch::nn::Module& module) {
@@ -49,10 +22,6 @@ bool drops(const torch::nn::Module& module) {
 }
 
 }  // namespace
-
-bool draws_random_numbers(std::string_view operator_name) {
-  return std::find(kOperators.begin(), kOperators.end(), operator_name) != kOperators.end();
-}
 
 void refuse_irreproducible_modules(const torch::nn::Module& model) {
   for (const auto& entry : model.named_modules()) {
