@@ -40,4 +40,6 @@
 #include <tessera/train/loader.h>
 #include <tessera/train/sampler.h>
 #include <tessera/train/token_dataset.h>
+#include <tessera/recompute/checkpoint.h>
+#include <tessera/recompute/checkpoint_sequential.h>
 #include <tessera/version.h>

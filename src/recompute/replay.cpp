@@ -1,0 +1,54 @@
+#include "recompute/replay.h"
+
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <utility>
+
+namespace tessera::recompute {
+namespace {
+
+/// Keeps the tensor as autograd would: the function may have a backward of its own inside.
+class ReplayHooks : public torch::autograd::SavedVariableHooks {
+ public:
+  explicit ReplayHooks(Replay& replay) : replay_(replay) {}
+
+  void call_pack_hook(const at::Tensor& tensor) override {
+    tensor_ = tensor.tensor_data();  // without its node, which will own these hooks
+    replay_.take(tensor);
+  }
+  at::Tensor call_unpack_hook() override { return tensor_; }
+
+ private:
+  Replay& replay_;
+  at::Tensor tensor_;
+};
+
+}  // namespace
+
+Replay::Replay(const std::vector<SavedTensor>& expected, bool may_stop, Replayed& replayed)
+    : expected_(expected), replayed_(replayed), may_stop_(may_stop) {
+  replayed_.slots.resize(expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (expected[i].is_wanted) last_wanted_ = i;
+  }
+}
+
+std::unique_ptr<torch::autograd::SavedVariableHooks> Replay::make_hooks() {
+  if (stopped_) return nullptr;  // the function caught what was thrown to stop it: let it
+  return std::make_unique<ReplayHooks>(*this);
+}
+
+void Replay::take(const at::Tensor& tensor) {
+  const std::size_t number = num_taken_++;
+  if (number >= expected_.size()) return;
+  const SavedTensor& expected = expected_[number];
+  const SavedTensor again(tensor);
+  expected.require_same(again, number);
+  if (expected.is_wanted) replayed_.slots[number] = {tensor.tensor_data(), again.version};
+  if (may_stop_ && number == last_wanted_) {
+    stopped_ = true;
+    throw Stop{this};
+  }
+}
+
+}  // namespace tessera::recompute
