@@ -189,9 +189,9 @@ void DdpState::start_backward() {
   const std::string who = " (rank " + std::to_string(comm_.world_rank()) + ")";
   if (phase_ == Phase::kBackward) {
     throw ConfigError(
-        "a backward pass began inside another one (recomputation of activations does that), or after one "
-        "that failed" +
-        who + ". Neither can be averaged; after a failure distribute the model anew");
+        "a backward pass began inside another one, or after one that failed" + who +
+        ". Neither can be averaged. To recompute activations use tessera::checkpoint(), which needs no second pass; "
+        "after a failure distribute the model anew");
   }
   if (phase_ == Phase::kBetween && (!seen_forward_ || sync_wanted_)) {
     throw ConfigError(

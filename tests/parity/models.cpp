@@ -1,5 +1,7 @@
 #include "parity/models.h"
 
+#include <tessera/recompute/checkpoint.h>
+
 #include <torch/nn/functional.h>
 #include <torch/nn/modules.h>
 
@@ -50,10 +52,11 @@ struct Gpt : ParityModel {
         norm(register_module("norm", nn::LayerNorm(nn::LayerNormOptions({Block::kWidth})))) {}
 
   torch::Tensor forward(const torch::Tensor& input) override {
-    auto x = tokens(input) + places(torch::arange(kLength)).unsqueeze(1);
+    const auto x = tokens(input) + places(torch::arange(kLength)).unsqueeze(1);
     // The head is the embedding: one parameter in two places.
-    return torch::matmul(norm(second->forward(first->forward(x))), tokens->weight.t());
+    return torch::matmul(norm(run_blocks(x)), tokens->weight.t());
   }
+  virtual torch::Tensor run_blocks(const torch::Tensor& x) { return second->forward(first->forward(x)); }
   torch::Tensor input(int step, int part) const override {
     return classes(step, part, kLength * kBatch, kVocabulary).view({kLength, kBatch});
   }
@@ -68,6 +71,16 @@ struct Gpt : ParityModel {
   std::shared_ptr<Block> first;
   std::shared_ptr<Block> second;
   nn::LayerNorm norm;
+};
+
+struct RecomputedGpt : Gpt {
+  torch::Tensor run_blocks(const torch::Tensor& x) override {
+    const auto run_first = [block = first](const torch::Tensor& y) { return block->forward(y); };
+    const auto run_both = [run_first, block = second](const torch::Tensor& y) {
+      return block->forward(checkpoint(run_first, y));
+    };
+    return checkpoint(run_both, x);
+  }
 };
 
 struct Conv : ParityModel {
@@ -132,6 +145,7 @@ void fill_by_formula(torch::nn::Module& model) {
 std::shared_ptr<ParityModel> make_parity_model(const std::string& name, torch::Dtype dtype) {
   std::shared_ptr<ParityModel> model;
   if (name == "gpt") model = std::make_shared<Gpt>();
+  if (name == "recomputed gpt") model = std::make_shared<RecomputedGpt>();
   if (name == "conv") model = std::make_shared<Conv>();
   if (name == "lstm") model = std::make_shared<Lstm>();
   if (!model) throw std::runtime_error("there is no model " + name);

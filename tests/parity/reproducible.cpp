@@ -44,7 +44,7 @@ class Sleeper {
 }  // namespace
 
 std::uint64_t train_reproducibly(const Communicator& comm, int num_steps, const Disturbance& disturbance) {
-  const auto model = make_parity_model("gpt", torch::kFloat);
+  const auto model = make_parity_model(disturbance.model, torch::kFloat);
   const auto ddp = distribute(model, comm, DdpOptions().reproducible(true).micro_batches(kMicroBatches));
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.01));
   Sleeper sleeper(disturbance, comm.rank());

@@ -3,6 +3,7 @@
 #include <tessera/comm/communicator.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace tessera::testing {
@@ -12,6 +13,7 @@ struct Disturbance {
   unsigned seed = 0;
   double delays = 0;     ///< the share of passes before and after which a rank sleeps, up to 50 ms
   bool shuffle = false;  ///< micro-batches in another order on every rank and in every step
+  std::string model = "gpt";
 };
 
 constexpr int kMicroBatches = 8;
