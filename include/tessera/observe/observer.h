@@ -1,0 +1,71 @@
+#pragma once
+
+#include <tessera/core/log.h>
+#include <tessera/observe/observe_options.h>
+#include <tessera/observe/sink.h>
+#include <tessera/observe/step_record.h>
+#include <tessera/observe/tracer.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace tessera::observe {
+
+/// Shows and writes what a training run does, on a thread of its own. In a job, `tessera::make_observer()` makes one
+/// that also hears what the ranks say to each other.
+///
+///   auto observer = tessera::make_observer(world, options, {.total_steps = 1000});
+///   for (std::int64_t step = 1; step <= 1000; ++step) {
+///     ...
+///     observer->record({.step = step, .loss = loss.item<double>(), .tokens = num_tokens});
+///   }
+///   observer->close();
+///
+/// Note [Watching does not stop the training]
+/// The training thread puts a record into a queue and goes on; nobody is woken for it. When a disk is so slow that the
+/// queue fills, records are left out and counted, and when a file cannot be written, that sink ends with a warning. So
+/// the functions for the loop never throw and never wait; `close()` tells what went wrong.
+///
+/// Thread-safety: all functions but close().
+class Observer {
+ public:
+  /// Throws ConfigError for options that cannot be, StorageError for files that cannot be made, and CommError when the
+  /// address for Prometheus cannot be had. Make it just before the loop: the first step's time counts from here.
+  explicit Observer(const ObserveOptions& options, RunDescription run = {});
+  /// Closes, and logs what `close()` would throw. The progress line is left properly, also when an exception passes.
+  ~Observer();
+  Observer(const Observer&) = delete;
+  Observer& operator=(const Observer&) = delete;
+
+  /// A step is done. To be called on every rank: the trace has steps too.
+  void record(StepRecord record);
+  /// The next step's time counts from now: after an evaluation or a checkpoint, which are no part of it.
+  void restart_clock();
+  /// Until the object that is returned goes; nothing without a trace.
+  Span span(std::string_view name);
+  /// Prints a line to standard output without tearing the progress line.
+  void print(std::string_view line);
+  /// The same for what a Logger writes, to standard error. Requires: this observer outlives the logger.
+  LogSink log_sink();
+
+  /// Another destination, on this rank. Requires: before the first record.
+  void add_sink(std::unique_ptr<Sink> sink);
+
+  /// Null without a trace.
+  const std::shared_ptr<Tracer>& tracer() const;
+  /// "127.0.0.1:41873"; empty without an endpoint.
+  std::string prometheus_address() const;
+  /// Records that were left out because the sinks were too slow.
+  std::uint64_t num_dropped() const;
+
+  /// Blocks: until everything is written. Throws StorageError with everything that was not. Once.
+  void close();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tessera::observe

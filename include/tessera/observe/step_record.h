@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::observe {
+
+/// What a training loop says after a step. Only what is set appears anywhere:
+///
+///   observer.record({.step = 12, .loss = loss.item<double>(), .tokens = batch.numel() * world.size()});
+struct StepRecord {
+  std::int64_t step = 0;  ///< how many steps are done, this one included
+  std::optional<double> loss{};
+  std::int64_t tokens = 0;  ///< of this step, over all ranks; 0: nobody counts them
+  std::optional<double> learning_rate{};
+  std::optional<double> gradient_norm{};
+  /// How long the step took. Left out, it is the time since the previous record (see Observer::restart_clock()).
+  std::optional<double> seconds{};
+  /// Anything else. Names become tags in TensorBoard and keys in JSON, as "validation/loss".
+  std::vector<std::pair<std::string, double>> scalars{};
+};
+
+/// What a process occupies.
+struct ProcessMemory {
+  std::int64_t resident_bytes = 0;
+  std::int64_t peak_bytes = 0;  ///< the largest that `resident_bytes` ever was
+};
+
+/// The steps since the previous summary: what a Sink is given.
+struct StepSummary {
+  StepRecord last;             ///< the latest step; its `tokens` and `seconds` are its own
+  std::int64_t num_steps = 1;  ///< records that this stands for
+  std::int64_t tokens = 0;     ///< of all of them
+  double seconds = 0;          ///< of all of them
+  std::int64_t time_ns = 0;    ///< when the latest was recorded, since 1970
+  ProcessMemory memory;        ///< of this process
+
+  double step_seconds() const { return seconds / static_cast<double>(num_steps); }
+  /// 0 when nobody counts tokens.
+  double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
+};
+
+/// Which run this is, and who of it.
+struct RunDescription {
+  int rank = 0;
+  int num_ranks = 1;
+  std::int64_t total_steps = 0;  ///< what `StepRecord::step` will reach; 0: unknown, and no time of arrival
+  std::string config{};          ///< shown with the run, as print_config() writes it; empty: nothing is shown
+};
+
+}  // namespace tessera::observe
