@@ -5,6 +5,7 @@
 #include <tessera/checkpoint/safetensors.h>
 #include <tessera/checkpoint/safetensors_folder.h>
 #include <tessera/comm/communicator.h>
+#include <tessera/comm/make_observer.h>
 #include <tessera/comm/world.h>
 #include <tessera/core/config_file.h>
 #include <tessera/core/error.h>
@@ -30,6 +31,9 @@
 #include <tessera/mesh/three_d_parallelism.h>
 #include <tessera/optim/adamw.h>
 #include <tessera/optim/autocast.h>
+#include <tessera/observe/observe_options.h>
+#include <tessera/observe/observer.h>
+#include <tessera/observe/trace_merge.h>
 #include <tessera/optim/clip_grad_norm.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/optim/schedule.h>

@@ -1,7 +1,13 @@
 #include "comm/call.h"
 
 #include <tessera/core/error.h>
+#include <tessera/flight/clock.h>
 
+#include <ATen/core/ivalue.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -50,6 +56,19 @@ void Call::prepare() const {
     call.shape = about_.sizes().vec();
   }
   require_agreement(*state_->group, call);
+}
+
+void Call::note_when_done() {
+  // The futures of a device's work complete when it is queued, not when it is done.
+  const bool on_cpu = !about_.defined() || about_.device().is_cpu();
+  if (!state_->work || !on_cpu || !state_->group->world().recorder->is_heard()) return;
+  const auto done_ns = std::make_shared<std::atomic<std::int64_t>>(0);
+  state_->done_ns = done_ns;
+  if (state_->work->isCompleted()) {
+    *done_ns = flight::now_ns();
+    return;
+  }
+  state_->work->getFuture()->addCallback([done_ns](c10::ivalue::Future& /*done*/) { *done_ns = flight::now_ns(); });
 }
 
 Call& Call::keep(at::Tensor tensor) {

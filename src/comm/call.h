@@ -45,8 +45,13 @@ class Call {
  private:
   /// Refuses to begin in a job that has lost a rank, or, in the checked mode, what the others do not do too.
   void prepare() const;
-  void assign(c10::intrusive_ptr<c10d::Work> work) { state_->work = std::move(work); }
+  void assign(c10::intrusive_ptr<c10d::Work> work) {
+    state_->work = std::move(work);
+    note_when_done();
+  }
   void assign(std::unique_ptr<Transfer> transfer) { state_->transfer = std::move(transfer); }
+  /// For a trace: a call that is waited for later was done before.
+  void note_when_done();
 
   std::shared_ptr<Work::State> state_;
   bool is_collective_ = true;

@@ -66,7 +66,8 @@ void Work::wait() {
   state_->finished = true;
   state_->finish = nullptr;
   state_->kept.clear();
-  state_->group->world().recorder->end(state_->ticket, false);
+  const std::int64_t done_ns = state_->done_ns ? state_->done_ns->load() : 0;
+  state_->group->world().recorder->end(state_->ticket, false, done_ns);
 }
 
 at::Tensor Work::result() {

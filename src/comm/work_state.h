@@ -5,6 +5,8 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <atomic>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -24,6 +26,8 @@ struct Work::State {
   std::chrono::milliseconds timeout{0};
   std::uint64_t sequence = 0;
   std::uint64_t ticket = 0;
+  /// When the bytes had arrived, 0 before; only where a trace asks for it.
+  std::shared_ptr<std::atomic<std::int64_t>> done_ns;
 
   c10::intrusive_ptr<c10d::Work> work;  ///< one of these two
   std::unique_ptr<Transfer> transfer;

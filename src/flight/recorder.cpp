@@ -9,9 +9,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -71,6 +74,8 @@ struct Recorder::State {
   Box& box;
   mutable std::mutex mutex;
   std::uint64_t oldest = 1;  // no call before it is under way
+  std::weak_ptr<CallListener> listener;
+  std::atomic<bool> heard = false;
 };
 
 Recorder::Recorder() : state_(std::make_unique<State>(BlackBox())) { introduce(0, 1); }
@@ -134,17 +139,35 @@ std::uint64_t Recorder::begin(const CallStart& call) {
   return ticket;
 }
 
-void Recorder::end(std::uint64_t ticket, bool failed) {
-  const std::lock_guard lock(state_->mutex);
-  CallEntry& entry = state_->entry(ticket);
-  if (entry.ticket != ticket) return;  // overwritten since
-  const std::uint64_t version = entry.version.load(std::memory_order_relaxed) | 1;
-  entry.version.store(version, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  entry.state = static_cast<std::uint8_t>(failed ? CallState::kFailed : CallState::kDone);
-  entry.ended_ns = now_ns();
-  entry.version.store(version + 1, std::memory_order_release);
+void Recorder::end(std::uint64_t ticket, bool failed, std::int64_t done_ns) {
+  std::shared_ptr<CallListener> listener;
+  std::optional<CallRecord> ended;
+  {
+    const std::lock_guard lock(state_->mutex);
+    CallEntry& entry = state_->entry(ticket);
+    if (entry.ticket != ticket) return;  // overwritten since
+    const std::uint64_t version = entry.version.load(std::memory_order_relaxed) | 1;
+    entry.version.store(version, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    entry.state = static_cast<std::uint8_t>(failed ? CallState::kFailed : CallState::kDone);
+    entry.ended_ns = now_ns();
+    entry.version.store(version + 1, std::memory_order_release);
+    listener = state_->listener.lock();
+    if (listener) ended = read_entry(state_->box, entry);
+  }
+  // Outside of the lock: other threads need not wait for what a listener does.
+  if (ended) listener->call_ended(*ended, done_ns == 0 ? ended->ended_ns : std::min(done_ns, ended->ended_ns));
 }
+
+bool Recorder::listen(const std::shared_ptr<CallListener>& listener) {
+  const std::lock_guard lock(state_->mutex);
+  if (!state_->listener.expired()) return false;
+  state_->listener = listener;
+  state_->heard.store(true, std::memory_order_relaxed);
+  return true;
+}
+
+bool Recorder::is_heard() const { return state_->heard.load(std::memory_order_relaxed); }
 
 Snapshot Recorder::snapshot() const {
   const std::lock_guard lock(state_->mutex);

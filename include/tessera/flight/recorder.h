@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tessera/flight/call_listener.h>
 #include <tessera/flight/snapshot.h>
 
 #include <cstdint>
@@ -57,7 +58,14 @@ class Recorder {
 
   /// Returns a ticket for `end`.
   std::uint64_t begin(const CallStart& call);
-  void end(std::uint64_t ticket, bool failed);
+  /// `done_ns`: when it was done, where that is known better than by this call.
+  void end(std::uint64_t ticket, bool failed, std::int64_t done_ns = 0);
+
+  /// Tells `listener` of every call that ends, as long as it lives. None of them is lost, unless more calls than
+  /// `kCapacity` are under way at once. False, and nothing changes, when another listener lives.
+  bool listen(const std::shared_ptr<CallListener>& listener);
+  /// Whether a listener was ever there: to skip what only listeners need.
+  bool is_heard() const;
 
   /// Oldest first.
   std::vector<CallRecord> recent() const { return snapshot().calls; }

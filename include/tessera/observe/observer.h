@@ -47,10 +47,10 @@ class Observer {
   Span span(std::string_view name);
   /// Prints a line to standard output without tearing the progress line.
   void print(std::string_view line);
-  /// The same for what a Logger writes, to standard error. Requires: this observer outlives the logger.
+  /// The same for what a Logger writes, to standard error; for as long as the logger lives.
   LogSink log_sink();
 
-  /// Another destination, on this rank. Requires: before the first record.
+  /// Another destination, on this rank, for the records from now on.
   void add_sink(std::unique_ptr<Sink> sink);
 
   /// Null without a trace.

@@ -1,0 +1,272 @@
+#include <tessera/core/error.h>
+#include <tessera/flight/clock.h>
+#include <tessera/observe/observer.h>
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "observe/process_memory.h"
+#include "observe/quiet_thread.h"
+#include "observe/sinks.h"
+#include "observe/summariser.h"
+#include "observe/terminal.h"
+
+namespace tessera::observe {
+namespace {
+
+/// How often the sinks are fed. A terminal looks alive with it, and a wake-up costs microseconds.
+constexpr auto kTick = std::chrono::milliseconds(100);
+/// At a step a millisecond, seconds in which nothing can be written.
+constexpr std::size_t kMaxQueued = 8192;
+
+/// A sink at work.
+struct Feed {
+  explicit Feed(SinkPlan plan) : name(std::move(plan.name)), sink(std::move(plan.sink)), summariser(plan.every) {}
+
+  std::string name;
+  std::unique_ptr<Sink> sink;  // null once it failed
+  Summariser summariser;
+};
+
+Terminal::Kind terminal_kind(const ObserveOptions& options, const RunDescription& run) {
+  const bool wanted = options.progress() == "auto" && run.rank == 0;
+  return wanted ? Terminal::kind_of_process() : Terminal::Kind::kNone;
+}
+
+}  // namespace
+
+struct Observer::State {
+  State(const ObserveOptions& options, RunDescription description);
+  ~State() { stop(); }
+
+  void take(StepRecord record);
+  void add_feed(SinkPlan plan);
+  void ensure_thread();
+  void work();
+  void feed_all(const std::vector<TimedRecord>& records, bool is_last);
+  void feed_one(Feed& feed, const std::vector<TimedRecord>& records, const ProcessMemory& memory, bool is_last);
+  void give(Feed& feed, std::optional<StepSummary> summary, const ProcessMemory& memory);
+  void write_trace();
+  void fail(const std::string& text);
+  void stop();
+
+  const std::int64_t every;
+  const std::int64_t trace_skip;
+  const std::int64_t trace_steps;
+  RunDescription run;
+  std::shared_ptr<Terminal> terminal;
+  Logger logger;
+  std::unique_ptr<MetricsServer> server;
+  std::shared_ptr<Tracer> tracer;
+
+  std::mutex mutex;  // guards what follows, up to the feeds
+  std::condition_variable stopping_changed;
+  std::vector<TimedRecord> queue;
+  std::int64_t last_ns = 0;  // when the step under way began
+  std::int64_t num_records = 0;
+  bool has_feeds = false;
+  bool stopping = false;
+  std::thread thread;
+  std::atomic<std::uint64_t> num_dropped = 0;
+
+  std::mutex feeding;  // guards what follows
+  std::vector<Feed> feeds;
+  std::string failures;
+  bool trace_failed = false;
+  bool closed = false;
+};
+
+Observer::State::State(const ObserveOptions& options, RunDescription description)
+    : every(options.every()),
+      trace_skip(options.trace_skip()),
+      trace_steps(options.trace_steps()),
+      run(std::move(description)),
+      terminal(std::make_shared<Terminal>(terminal_kind(options, run), STDERR_FILENO)),
+      logger("observe", run.rank, LogLevel::kInfo,
+             [shown = terminal](std::string_view line) { shown->print(STDERR_FILENO, line); }) {
+  SinkSet set = make_sinks(options, run, terminal);
+  for (SinkPlan& plan : set.sinks) add_feed(std::move(plan));
+  server = std::move(set.server);
+  if (server && !is_loopback(server->address())) {
+    logger.warning("whoever reaches " + to_string(server->address()) + " may read the figures of this run");
+  }
+  if (!options.trace().empty()) {
+    tracer = std::make_shared<Tracer>(options.trace() + ".rank" + std::to_string(run.rank) + ".pftrace", run);
+    if (trace_skip == 0) tracer->start();
+  }
+  last_ns = flight::now_ns();
+  if (has_feeds || tracer) ensure_thread();
+}
+
+void Observer::State::add_feed(SinkPlan plan) {
+  {
+    const std::lock_guard lock(feeding);
+    feeds.emplace_back(std::move(plan));
+  }
+  const std::lock_guard lock(mutex);
+  has_feeds = true;
+}
+
+void Observer::State::ensure_thread() {
+  const std::lock_guard lock(mutex);
+  if (!thread.joinable() && !stopping) {
+    thread = start_quiet_thread([this] { work(); });
+  }
+}
+
+void Observer::State::take(StepRecord record) {
+  const std::int64_t now = flight::now_ns();
+  const std::lock_guard lock(mutex);
+  const std::int64_t start = std::exchange(last_ns, now);
+  ++num_records;
+  if (tracer) {
+    tracer->add_step(record, start, now);
+    if (num_records == trace_skip) tracer->start();
+    if (trace_steps > 0 && num_records == trace_skip + trace_steps) tracer->stop();
+  }
+  if (!has_feeds || stopping) return;
+  if (queue.size() == kMaxQueued) {
+    num_dropped.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  const double seconds = record.seconds.value_or(static_cast<double>(now - start) * 1e-9);
+  queue.push_back({std::move(record), seconds, now});
+}
+
+void Observer::State::work() {
+  std::vector<TimedRecord> records;
+  for (bool is_last = false; !is_last;) {
+    {
+      std::unique_lock lock(mutex);
+      stopping_changed.wait_for(lock, kTick, [this] { return stopping; });
+      is_last = stopping;
+      records.clear();
+      records.swap(queue);
+    }
+    feed_all(records, is_last);
+    write_trace();
+  }
+}
+
+void Observer::State::feed_all(const std::vector<TimedRecord>& records, bool is_last) {
+  if (records.empty() && !is_last) return;
+  const std::lock_guard lock(feeding);
+  const ProcessMemory memory = process_memory();
+  for (Feed& feed : feeds) {
+    if (!feed.sink) continue;
+    try {
+      feed_one(feed, records, memory, is_last);
+    } catch (const std::exception& error) {
+      feed.sink = nullptr;
+      fail(feed.name + " end here: " + error.what());
+    }
+  }
+}
+
+void Observer::State::feed_one(Feed& feed, const std::vector<TimedRecord>& records, const ProcessMemory& memory,
+                               bool is_last) {
+  for (const TimedRecord& record : records) give(feed, feed.summariser.add(record), memory);
+  if (is_last) give(feed, feed.summariser.take_rest(), memory);
+  feed.sink->flush();
+  if (is_last) feed.sink->close();
+}
+
+void Observer::State::give(Feed& feed, std::optional<StepSummary> summary, const ProcessMemory& memory) {
+  if (!summary) return;
+  summary->memory = memory;
+  feed.sink->take(*summary);
+}
+
+void Observer::State::write_trace() {
+  if (!tracer || trace_failed) return;
+  try {
+    tracer->write_pending();
+  } catch (const std::exception& error) {
+    tracer->stop();
+    trace_failed = true;
+    const std::lock_guard lock(feeding);
+    fail(std::string("the trace ends here: ") + error.what());
+  }
+}
+
+void Observer::State::fail(const std::string& text) {
+  failures += (failures.empty() ? "" : "\n") + text;
+  logger.warning(text);
+}
+
+void Observer::State::stop() {
+  if (std::exchange(closed, true)) return;
+  {
+    const std::lock_guard lock(mutex);
+    stopping = true;
+  }
+  stopping_changed.notify_all();
+  if (tracer) tracer->stop();
+  if (thread.joinable()) thread.join();
+  server = nullptr;
+  const std::lock_guard lock(feeding);
+  if (num_dropped > 0) {
+    fail(std::to_string(num_dropped) + " records of steps were left out: files could not be written fast enough");
+  }
+  if (tracer && tracer->num_dropped() > 0) {
+    fail(std::to_string(tracer->num_dropped()) + " events are missing in " + tracer->path() +
+         ": they could not be written fast enough");
+  }
+}
+
+Observer::Observer(const ObserveOptions& options, RunDescription run) {
+  check_options(options);
+  state_ = std::make_unique<State>(options, std::move(run));
+}
+
+Observer::~Observer() = default;
+
+void Observer::record(StepRecord record) { state_->take(std::move(record)); }
+
+void Observer::restart_clock() {
+  const std::lock_guard lock(state_->mutex);
+  state_->last_ns = flight::now_ns();
+}
+
+Span Observer::span(std::string_view name) {
+  const auto& tracer = state_->tracer;
+  return Span(tracer && tracer->is_on() ? tracer : nullptr, name);
+}
+
+void Observer::print(std::string_view line) {
+  std::fflush(stdout);  // what the program printed before should come before
+  state_->terminal->print(STDOUT_FILENO, line);
+}
+
+LogSink Observer::log_sink() {
+  return [terminal = state_->terminal](std::string_view line) { terminal->print(STDERR_FILENO, line); };
+}
+
+void Observer::add_sink(std::unique_ptr<Sink> sink) {
+  state_->add_feed({"a sink of the program's own", std::move(sink), state_->every});
+  state_->ensure_thread();
+}
+
+const std::shared_ptr<Tracer>& Observer::tracer() const { return state_->tracer; }
+
+std::string Observer::prometheus_address() const { return state_->server ? to_string(state_->server->address()) : ""; }
+
+std::uint64_t Observer::num_dropped() const { return state_->num_dropped.load(std::memory_order_relaxed); }
+
+void Observer::close() {
+  state_->stop();
+  const std::lock_guard lock(state_->feeding);
+  if (!state_->failures.empty()) throw StorageError(std::exchange(state_->failures, ""));
+}
+
+}  // namespace tessera::observe

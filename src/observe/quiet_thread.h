@@ -1,0 +1,28 @@
+#pragma once
+
+#include <pthread.h>
+
+#include <csignal>
+#include <thread>
+#include <utility>
+
+namespace tessera::observe {
+
+/// A thread that no signal comes to: the program's handlers run on the program's own threads.
+template <typename Body>
+std::thread start_quiet_thread(Body body) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    std::thread thread(std::move(body));
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return thread;
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+}
+
+}  // namespace tessera::observe
