@@ -20,5 +20,6 @@ void add_facts(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_reference(CLI::App& app);
 void add_secret(CLI::App& app);
+void add_trace(CLI::App& app);
 
 }  // namespace tessera::app

@@ -11,6 +11,7 @@
 #include <tessera/train/loader_options.h>
 #include <tessera/train/sampler_options.h>
 #include <tessera/train/token_dataset.h>
+#include <tessera/observe/observe_options.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -94,6 +95,11 @@ void add_reference(CLI::App& app) {
           GradScalerOptions::fields());
   });
   add_data_references(command);
+  command.add_subcommand("observe", "ObserveOptions")->callback([] {
+    print("Options of watching",
+          "`tessera::ObserveOptions`, for `tessera::make_observer()`. In a TOML file these are the keys.",
+          ObserveOptions::fields());
+  });
 }
 
 }  // namespace tessera::app

@@ -1,5 +1,6 @@
 #include "launch/console.h"
 
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,11 +14,20 @@ namespace {
 
 constexpr std::size_t kFullBytes = std::size_t{1} << 20;
 
-bool wants_colour(int descriptor) {
-  const char* no_colour = std::getenv("NO_COLOR");
+bool is_terminal(int descriptor) {
   const char* terminal = std::getenv("TERM");
-  const bool refused = no_colour != nullptr && *no_colour != '\0';
-  return !refused && terminal != nullptr && std::string_view(terminal) != "dumb" && isatty(descriptor) == 1;
+  return terminal != nullptr && std::string_view(terminal) != "dumb" && isatty(descriptor) == 1;
+}
+
+bool refuses_colour() {
+  const char* no_colour = std::getenv("NO_COLOR");
+  return no_colour != nullptr && *no_colour != '\0';
+}
+
+bool is_same_device(int a, int b) {
+  struct stat one{};
+  struct stat other{};
+  return fstat(a, &one) == 0 && fstat(b, &other) == 0 && one.st_rdev == other.st_rdev;
 }
 
 /// Six that can be read on light and on dark.
@@ -28,20 +38,25 @@ std::string colour_of(int rank) {
 
 }  // namespace
 
-Console::Console() : states_{open(STDOUT_FILENO), open(STDERR_FILENO)} {}
+Console::Console()
+    : states_{open(STDOUT_FILENO), open(STDERR_FILENO)},
+      one_terminal_(state(Stream::kOutput).terminal && state(Stream::kError).terminal &&
+                    is_same_device(STDOUT_FILENO, STDERR_FILENO)) {}
 
 Console::State Console::open(int descriptor) {
   struct stat status{};
   State state;
   state.descriptor = descriptor;
-  state.coloured = wants_colour(descriptor);
+  state.terminal = is_terminal(descriptor);
+  state.coloured = state.terminal && !refuses_colour();
   state.whole = fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
   return state;
 }
 
 void Console::add_line(Stream stream, int rank, std::string_view line) {
-  State& to = state(stream);
+  State& to = queue_of(stream);
   if (to.broken) return;
+  erase_progress(to);
   const std::string prefix = "[rank " + std::to_string(rank) + "]";
   to.queue += to.coloured ? colour_of(rank) + prefix + "\033[0m" : prefix;
   if (!line.empty()) to.queue.append(" ").append(line);
@@ -50,7 +65,37 @@ void Console::add_line(Stream stream, int rank, std::string_view line) {
 
 void Console::add_note(std::string_view line) {
   State& to = state(Stream::kError);
-  if (!to.broken) to.queue.append(line).append("\n");
+  if (to.broken) return;
+  erase_progress(to);
+  to.queue.append(line).append("\n");
+}
+
+std::size_t Console::progress_width() const {
+  constexpr std::size_t kUsualWidth = 80;
+  const State& to = state(Stream::kError);
+  winsize size{};
+  if (!to.terminal) return 0;
+  const bool known = ioctl(to.descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  return (known ? size.ws_col : kUsualWidth) - 1;  // a full last column may begin a new line
+}
+
+void Console::set_progress(const std::string& line) {
+  if (!state(Stream::kError).terminal) return;
+  progress_ = line;
+  draw_progress();
+}
+
+void Console::erase_progress(State& to) {
+  if (drawn_.empty() || !to.terminal) return;
+  to.queue += "\r\033[K";
+  drawn_.clear();
+}
+
+void Console::draw_progress() {
+  State& to = state(Stream::kError);
+  if (to.broken || drawn_ == progress_ || has_pending()) return;
+  to.queue += "\r" + progress_.substr(0, progress_width()) + "\033[K";
+  drawn_ = progress_;
 }
 
 bool Console::has_pending() const { return has_pending(Stream::kOutput) || has_pending(Stream::kError); }
@@ -75,6 +120,7 @@ void Console::write_some(Stream stream) {
     to.queue.erase(0, to.num_written);
     to.num_written = 0;
   }
+  draw_progress();
 }
 
 }  // namespace tessera::launch

@@ -21,13 +21,20 @@ class Console {
   /// Queues a line of the launcher's own on standard error.
   void add_note(std::string_view line);
 
+  /// How wide a line may be that stays below all others; 0 when standard error is no terminal that could show one.
+  std::size_t progress_width() const;
+  /// Shows that line in place of the one before, as soon as nothing else waits to be written. Empty: none.
+  void set_progress(const std::string& line);
+
   int descriptor(Stream stream) const { return state(stream).descriptor; }
   bool has_pending(Stream stream) const { return !state(stream).pending().empty(); }
   bool has_pending() const;
   /// Too much is queued: ranks should wait before they write more.
   bool is_full() const;
   /// Nobody reads the stream any more.
-  bool is_broken(Stream stream) const { return state(stream).broken; }
+  bool is_broken(Stream stream) const {
+    return state(stream).broken || (one_terminal_ && state(Stream::kError).broken);
+  }
 
   /// Writes what fits. Requires: poll() said that the stream takes something; then this does not block.
   void write_some(Stream stream);
@@ -37,6 +44,7 @@ class Console {
     int descriptor = -1;
     bool coloured = false;
     bool whole = false;  ///< a regular file: takes any amount at once
+    bool terminal = false;  ///< one that understands escapes
     bool broken = false;
     std::string queue;
     std::size_t num_written = 0;  ///< bytes at the queue's front that are out; taking them away each time would be slow
@@ -46,8 +54,15 @@ class Console {
   State& state(Stream stream) { return states_[static_cast<std::size_t>(stream)]; }
   const State& state(Stream stream) const { return states_[static_cast<std::size_t>(stream)]; }
   static State open(int descriptor);
+  /// Where lines for `stream` queue. What goes to one terminal has one order, or the progress line could not be erased.
+  State& queue_of(Stream stream) { return one_terminal_ ? state(Stream::kError) : state(stream); }
+  void erase_progress(State& to);
+  void draw_progress();
 
   std::array<State, kStreams.size()> states_;
+  bool one_terminal_ = false;  ///< both streams are one and the same
+  std::string progress_;       ///< what is to be shown
+  std::string drawn_;          ///< what was queued last of it; empty when it is not on the screen
 };
 
 }  // namespace tessera::launch

@@ -161,6 +161,15 @@ void set_services(Environment& environment, const RunPlan& plan, int generation,
   }
 }
 
+/// Of an outer launcher, the variables would lead to its terminal.
+void set_progress(Environment& environment, const RunPlan& plan, int rank) {
+  environment.erase("TESSERA_PROGRESS");
+  environment.erase("TESSERA_PROGRESS_WIDTH");
+  if (rank != 0 || plan.progress_path.empty()) return;
+  environment["TESSERA_PROGRESS"] = plan.progress_path;
+  environment["TESSERA_PROGRESS_WIDTH"] = std::to_string(plan.progress_width);
+}
+
 }  // namespace
 
 Environment environment_of(const RunPlan& plan, int local_rank, int generation, const std::string& black_box) {
@@ -175,6 +184,7 @@ Environment environment_of(const RunPlan& plan, int local_rank, int generation, 
   Environment environment = current_environment();
   set_place(environment, place);
   set_services(environment, plan, generation, black_box);
+  set_progress(environment, plan, place.rank);
   environment["GROUP_RANK"] = std::to_string(plan.node_rank);
   environment["TESSERA_RUN"] = "1";
   environment["TORCHELASTIC_RESTART_COUNT"] = std::to_string(generation);

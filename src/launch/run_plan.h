@@ -5,6 +5,7 @@
 #include <tessera/store/secret.h>
 
 #include <chrono>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +36,8 @@ struct RunPlan {
   std::chrono::milliseconds grace{};
   std::chrono::milliseconds meeting_timeout{};  ///< for all nodes to come
   int num_threads = 1;                          ///< of each rank
+  std::string progress_path;                    ///< where rank 0 leaves its progress line; empty: nowhere
+  std::size_t progress_width = 0;
 
   int rank_of(int local_rank) const { return first_rank + local_rank; }
   /// Where all that is kept of an attempt lies. Requires: log_dir.

@@ -87,6 +87,11 @@ Supervisor::Supervisor(RunPlan plan, Descriptor front)
     plan_.store_port = store_->port();
   }
   if (plan_.num_nodes > 1) nodes_ = std::make_unique<Nodes>(plan_);
+  if (plan_.rank_of(0) == 0 && plan_.shows_errors && console_.progress_width() > 0) {
+    progress_.emplace();
+    plan_.progress_path = progress_->path();
+    plan_.progress_width = console_.progress_width();
+  }
   // Whoever reads our output may leave; ranks whose output is kept go on.
   signal(SIGPIPE, SIG_IGN);
 }
@@ -118,6 +123,7 @@ Supervisor::Verdict Supervisor::run_attempt(int generation) {
   const auto fault = attempt.start();
   if (!fault) watch(attempt, generation);
   attempt.finish();
+  console_.set_progress("");
   ran_well_ = Clock::now() - attempt.start_time() >= kGoodRun || has_communicated(attempt);
   if (!fault) return judge(attempt, generation);
   note(fault->message);
@@ -232,6 +238,7 @@ void Supervisor::wait(std::optional<Clock::time_point> deadline, Attempt* attemp
   PollSet set;
   const auto signals = set.add(signals_.descriptor(), POLLIN);
   const auto front = set.add(front_.get(), POLLIN);
+  const auto progress = progress_ ? set.add(progress_->descriptor(), POLLIN) : front;
   const auto nodes = nodes_ ? set.add(nodes_->descriptor(), POLLIN) : front;
   if (attempt != nullptr) set.add(attempt->deaths_descriptor(), POLLIN);
   std::vector<std::pair<Stream, std::size_t>> writable;
@@ -257,6 +264,9 @@ void Supervisor::wait(std::optional<Clock::time_point> deadline, Attempt* attemp
   }
   for (const auto& [output, stream, place] : readable) {
     if (set.is_ready(place)) output->read_some(stream);
+  }
+  if (progress_ && set.is_ready(progress)) {
+    if (const auto line = progress_->take()) console_.set_progress(*line);
   }
 }
 

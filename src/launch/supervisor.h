@@ -13,6 +13,7 @@
 #include "launch/console.h"
 #include "launch/job_store.h"
 #include "launch/nodes.h"
+#include "launch/progress_inbox.h"
 #include "launch/rendezvous_port.h"
 #include "launch/run_plan.h"
 #include "launch/signals.h"
@@ -71,6 +72,7 @@ class Supervisor {
   std::optional<JobStore> store_;       ///< of node 0
   std::unique_ptr<Nodes> nodes_;        ///< of a job of several; ends before the store does
   Console console_;
+  std::optional<ProgressInbox> progress_;  ///< where a terminal can show it
   Backoff backoff_;
   bool ran_well_ = false;                          ///< the last attempt: for long, or its ranks had communicated
   std::optional<flight::HangReport> node_report_;  ///< of the attempt that failed

@@ -38,11 +38,6 @@ struct Feed {
   Summariser summariser;
 };
 
-Terminal::Kind terminal_kind(const ObserveOptions& options, const RunDescription& run) {
-  const bool wanted = options.progress() == "auto" && run.rank == 0;
-  return wanted ? Terminal::kind_of_process() : Terminal::Kind::kNone;
-}
-
 }  // namespace
 
 struct Observer::State {
@@ -91,7 +86,7 @@ Observer::State::State(const ObserveOptions& options, RunDescription description
       trace_skip(options.trace_skip()),
       trace_steps(options.trace_steps()),
       run(std::move(description)),
-      terminal(std::make_shared<Terminal>(terminal_kind(options, run), STDERR_FILENO)),
+      terminal(Terminal::of_process(options.progress() == "auto" && run.rank == 0)),
       logger("observe", run.rank, LogLevel::kInfo,
              [shown = terminal](std::string_view line) { shown->print(STDERR_FILENO, line); }) {
   SinkSet set = make_sinks(options, run, terminal);

@@ -1,5 +1,6 @@
 #include "observe/terminal.h"
 
+#include <fcntl.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -8,12 +9,12 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 namespace tessera::observe {
 namespace {
 
-constexpr const char* kWidthVariable = "TESSERA_TERMINAL_WIDTH";
 constexpr std::size_t kUsualWidth = 80;
 
 /// Nobody may be there to read, and that is no reason to fail.
@@ -26,10 +27,16 @@ void write_all(int descriptor, std::string_view text) {
 }
 
 std::size_t launchers_width() {
-  const char* text = std::getenv(kWidthVariable);
+  const char* text = std::getenv("TESSERA_PROGRESS_WIDTH");
   std::size_t width = 0;
   if (text != nullptr) std::from_chars(text, text + std::strlen(text), width);
   return width;
+}
+
+/// Does not block: a launcher that is stopped reads nothing, and a line that is missed is replaced by the next.
+Descriptor launchers_pipe() {
+  const char* path = std::getenv("TESSERA_PROGRESS");
+  return Descriptor(path == nullptr ? -1 : open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC));
 }
 
 bool understands_escapes() {
@@ -39,17 +46,25 @@ bool understands_escapes() {
 
 }  // namespace
 
-Terminal::Kind Terminal::kind_of_process() {
-  if (isatty(STDERR_FILENO) == 1) return understands_escapes() ? Kind::kOwn : Kind::kNone;
-  return launchers_width() > 0 ? Kind::kLaunchers : Kind::kNone;
+std::shared_ptr<Terminal> Terminal::of_process(bool wanted) {
+  if (wanted && isatty(STDERR_FILENO) == 1 && understands_escapes()) {
+    return std::make_shared<Terminal>(Kind::kOwn, Descriptor(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0)));
+  }
+  Descriptor pipe = wanted ? launchers_pipe() : Descriptor();
+  const std::size_t width = launchers_width();
+  if (pipe && width > 0) return std::make_shared<Terminal>(Kind::kLaunchers, std::move(pipe), width);
+  return std::make_shared<Terminal>(Kind::kNone, Descriptor());
 }
 
+Terminal::Terminal(Kind kind, Descriptor line, std::size_t launchers_width)
+    : kind_(kind), line_(std::move(line)), launchers_width_(launchers_width) {}
+
 std::size_t Terminal::width() const {
-  if (kind_ == Kind::kLaunchers) return std::max<std::size_t>(launchers_width(), 1);
+  if (kind_ == Kind::kLaunchers) return launchers_width_;
   winsize size{};
-  const bool known = ioctl(descriptor_, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  const bool known = ioctl(line_.get(), TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
   // The last column stays free: a terminal whose last column is written to may begin a new line.
-  return known ? std::max<std::size_t>(size.ws_col - 1, 1) : kUsualWidth - 1;
+  return (known ? size.ws_col : kUsualWidth) - 1;
 }
 
 void Terminal::draw(const std::string& line) {
@@ -57,26 +72,27 @@ void Terminal::draw(const std::string& line) {
   const std::lock_guard lock(mutex_);
   if (line == shown_) return;
   shown_ = line;
-  write_all(descriptor_, kind_ == Kind::kOwn ? "\r" + line + "\033[K" : line + "\r");
+  write_all(line_.get(), kind_ == Kind::kOwn ? "\r" + line + "\033[K" : line + "\n");
 }
 
 void Terminal::print(int descriptor, std::string_view line) {
   const std::lock_guard lock(mutex_);
   erase();
   write_all(descriptor, std::string(line) + "\n");
-  if (kind_ == Kind::kOwn) write_all(descriptor_, shown_);
+  if (kind_ == Kind::kOwn) write_all(line_.get(), shown_);
 }
 
 void Terminal::leave() {
   const std::lock_guard lock(mutex_);
   if (shown_.empty()) return;
-  // The launcher's place for it becomes free again; the last state stays, as an ordinary line.
-  write_all(descriptor_, kind_ == Kind::kOwn ? "\n" : shown_ + "\n");
+  write_all(line_.get(), "\n");
+  // The launcher's place is free again; the last state stays, as an ordinary line.
+  if (kind_ == Kind::kLaunchers) write_all(STDERR_FILENO, shown_ + "\n");
   shown_.clear();
 }
 
 void Terminal::erase() const {
-  if (kind_ == Kind::kOwn && !shown_.empty()) write_all(descriptor_, "\r\033[K");
+  if (kind_ == Kind::kOwn && !shown_.empty()) write_all(line_.get(), "\r\033[K");
 }
 
 }  // namespace tessera::observe

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <tessera/core/descriptor.h>
+
 #include <cstddef>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -12,8 +15,8 @@ namespace tessera::observe {
 /// Note [A line that others write around]
 /// The cursor rests behind the line, so that whatever else the program prints begins there: it may look odd, but nothing
 /// is lost, and a program that is killed leaves a readable screen. What is printed through `print()` comes out clean.
-/// Under `tessera run` standard error is a pipe. If the launcher itself has a terminal, it says how wide that is in
-/// TESSERA_TERMINAL_WIDTH, and shows a line that ends with a carriage return in place, below everything that the ranks
+/// Under `tessera run` standard error is a pipe. If the launcher itself has a terminal, TESSERA_PROGRESS names a pipe
+/// for the line and TESSERA_PROGRESS_WIDTH the room for it, and the launcher shows it below everything that the ranks
 /// print: then nothing looks odd.
 ///
 /// Thread-safety: all functions.
@@ -21,10 +24,11 @@ class Terminal {
  public:
   enum class Kind { kNone, kOwn, kLaunchers };
 
-  /// What there is for this process.
-  static Kind kind_of_process();
+  /// What there is for this process; `kNone` when no line is wanted.
+  static std::shared_ptr<Terminal> of_process(bool wanted);
 
-  Terminal(Kind kind, int descriptor) : kind_(kind), descriptor_(descriptor) {}
+  /// Draws on `line`.
+  Terminal(Kind kind, Descriptor line, std::size_t launchers_width = 0);
   ~Terminal() { leave(); }
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
@@ -44,7 +48,8 @@ class Terminal {
   void erase() const;
 
   const Kind kind_;
-  const int descriptor_;
+  const Descriptor line_;
+  const std::size_t launchers_width_;
   std::mutex mutex_;
   std::string shown_;
 };
