@@ -153,7 +153,11 @@ void Recorder::end(std::uint64_t ticket, bool failed, std::int64_t done_ns) {
     entry.ended_ns = now_ns();
     entry.version.store(version + 1, std::memory_order_release);
     listener = state_->listener.lock();
-    if (listener) ended = read_entry(state_->box, entry);
+    if (listener) {
+      ended = read_entry(state_->box, entry);
+    } else {
+      state_->heard.store(false, std::memory_order_relaxed);
+    }
   }
   // Outside of the lock: other threads need not wait for what a listener does.
   if (ended) listener->call_ended(*ended, done_ns == 0 ? ended->ended_ns : std::min(done_ns, ended->ended_ns));

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdint>
+#include <memory>
 #include <thread>
+#include <vector>
 
 namespace tessera::flight {
 namespace {
@@ -42,6 +45,59 @@ TEST(Recorder, KeepsTheLatestInOrderAndForgetsTheRest) {
     EXPECT_EQ(calls[i].state, CallState::kStarted);
     EXPECT_EQ(calls[i].group, "g");
   }
+}
+
+struct Listener : CallListener {
+  void call_ended(const CallRecord& call, std::int64_t done_ns) override {
+    calls.push_back(call);
+    done.push_back(done_ns);
+  }
+  std::vector<CallRecord> calls;
+  std::vector<std::int64_t> done;
+};
+
+TEST(Recorder, TellsItsListenerOfEveryCallThatEnds) {
+  Recorder recorder;
+  const auto group = recorder.add_group("g", {0, 1});
+  EXPECT_FALSE(recorder.is_heard());
+  auto listener = std::make_shared<Listener>();
+  ASSERT_TRUE(recorder.listen(listener));
+  EXPECT_TRUE(recorder.is_heard());
+  constexpr std::uint64_t kCalls = 3 * Recorder::kCapacity;
+  for (std::uint64_t i = 1; i <= kCalls; ++i) recorder.end(recorder.begin(start_of(group, i)), i % 2 == 0);
+  ASSERT_EQ(listener->calls.size(), kCalls);
+  for (std::uint64_t i = 1; i <= kCalls; ++i) {
+    const CallRecord& call = listener->calls[i - 1];
+    EXPECT_EQ(call.sequence, i);
+    EXPECT_EQ(call.group, "g");
+    EXPECT_EQ(call.state, i % 2 == 0 ? CallState::kFailed : CallState::kDone);
+    EXPECT_EQ(listener->done[i - 1], call.ended_ns);
+  }
+}
+
+TEST(Recorder, TellsWhenACallWasDoneBeforeItWasWaitedFor) {
+  Recorder recorder;
+  const auto group = recorder.add_group("g", {0});
+  auto listener = std::make_shared<Listener>();
+  recorder.listen(listener);
+  const auto ticket = recorder.begin(start_of(group, 1));
+  const std::int64_t done_ns = recorder.recent().back().started_ns + 1;
+  recorder.end(ticket, false, done_ns);
+  ASSERT_EQ(listener->done.size(), 1U);
+  EXPECT_EQ(listener->done[0], done_ns);
+  EXPECT_GE(listener->calls[0].ended_ns, done_ns);
+}
+
+TEST(Recorder, HasOneListenerAtATime) {
+  Recorder recorder;
+  auto first = std::make_shared<Listener>();
+  auto second = std::make_shared<Listener>();
+  EXPECT_TRUE(recorder.listen(first));
+  EXPECT_FALSE(recorder.listen(second));
+  first.reset();
+  recorder.end(recorder.begin(start_of(recorder.add_group("g", {0}), 1)), false);
+  EXPECT_FALSE(recorder.is_heard());
+  EXPECT_TRUE(recorder.listen(second));
 }
 
 TEST(Recorder, KnowsTheOldestCallUnderWay) {

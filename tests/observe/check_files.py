@@ -42,8 +42,8 @@ def check_trace(path):
         # The call begins while the forward is under way.
         assert all(f["start"] < c["start"] < f["end"] for f, c in zip(forward, calls))
         starts[rank] = forward[0]["start"]
-    # Rank 1's clock was a second behind; the two ran within less than that.
-    assert 0 < starts[1] - starts[0] < 900_000_000, starts
+    # Rank 1's clock was 1000 s behind; the two ran within less than that.
+    assert 0 < starts[1] - starts[0] < 500_000_000_000, starts
 
 
 def check_log(path):

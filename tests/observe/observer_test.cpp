@@ -14,7 +14,7 @@
 
 #include "support/error_message.h"
 #include "support/temporary_folder.h"
-#include "trace_decoder.h"
+#include "observe/trace_decoder.h"
 
 namespace tessera::observe {
 namespace {

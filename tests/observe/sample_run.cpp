@@ -1,4 +1,4 @@
-// Writes what two ranks of a short run would: sample_run FOLDER. The clock of rank 1 is a second behind. What is in it is
+// Writes what two ranks of a short run would: sample_run FOLDER. The clock of rank 1 is 1000 s behind. What is in it is
 // known to check_files.py, which reads it.
 #include <tessera/flight/clock.h>
 #include <tessera/observe/observer.h>
@@ -14,13 +14,13 @@ namespace {
 using tessera::ObserveOptions;
 using tessera::observe::Observer;
 
-constexpr std::int64_t kSecond = 1'000'000'000;
+constexpr std::int64_t kBehind = 1000LL * 1000 * 1000 * 1000;
 
 void run_rank(const std::string& folder, int rank) {
   auto options = ObserveOptions().progress("off").trace(folder + "/trace");
   if (rank == 0) options.json(folder + "/log.jsonl").tensorboard(folder + "/board");
   Observer observer(options, {.rank = rank, .num_ranks = 2, .total_steps = 20, .config = "# a run\nlr = 0.5\n"});
-  const std::int64_t behind = rank == 0 ? 0 : kSecond;
+  const std::int64_t behind = rank == 0 ? 0 : kBehind;
   observer.tracer()->add_clock({behind, 100});
   const std::int64_t now = tessera::flight::now_ns() - behind;
   for (std::int64_t step = 1; step <= 20; ++step) {

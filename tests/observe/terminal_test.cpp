@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "screen.h"
+#include "support/screen.h"
 
 namespace tessera::observe {
 namespace {

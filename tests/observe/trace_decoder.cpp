@@ -1,4 +1,4 @@
-#include "trace_decoder.h"
+#include "observe/trace_decoder.h"
 
 #include <algorithm>
 #include <bit>

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "support/temporary_folder.h"
-#include "trace_decoder.h"
+#include "observe/trace_decoder.h"
 
 namespace tessera::observe {
 namespace {

@@ -64,7 +64,7 @@ class Recorder {
   /// Tells `listener` of every call that ends, as long as it lives. None of them is lost, unless more calls than
   /// `kCapacity` are under way at once. False, and nothing changes, when another listener lives.
   bool listen(const std::shared_ptr<CallListener>& listener);
-  /// Whether a listener was ever there: to skip what only listeners need.
+  /// False soon after the listener has gone: to skip what only listeners need.
   bool is_heard() const;
 
   /// Oldest first.

@@ -1,11 +1,12 @@
 #pragma once
 
-#include <fcntl.h>
-#include <poll.h>
-#include <pty.h>
 #include <tessera/core/descriptor.h>
+
+#include <fcntl.h>
+#include <pty.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <stdexcept>
 #include <string>
