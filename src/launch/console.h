@@ -43,7 +43,7 @@ class Console {
   struct State {
     int descriptor = -1;
     bool coloured = false;
-    bool whole = false;  ///< a regular file: takes any amount at once
+    bool whole = false;     ///< a regular file: takes any amount at once
     bool terminal = false;  ///< one that understands escapes
     bool broken = false;
     std::string queue;

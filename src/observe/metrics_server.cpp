@@ -23,7 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kPatience = std::chrono::seconds(5);
+constexpr auto kPatience = std::chrono::seconds(3);
 constexpr std::size_t kMaxDrainedBytes = std::size_t{64} << 10;
 
 std::string response(std::string_view status, std::string_view type, const std::string& body, bool with_body = true) {

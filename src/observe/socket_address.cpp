@@ -16,8 +16,10 @@ namespace tessera::observe {
 namespace {
 
 [[noreturn]] void refuse(const std::string& text) {
-  throw ConfigError("expected a port, as 9464, or an address and a port, as 127.0.0.1:9464 or [::1]:9464, for "
-                    "Prometheus; found \"" + text + "\"");
+  throw ConfigError(
+      "expected a port, as 9464, or an address and a port, as 127.0.0.1:9464 or [::1]:9464, for "
+      "Prometheus; found \"" +
+      text + "\"");
 }
 
 /// The address as the system wants it, and how long that is.
@@ -65,9 +67,7 @@ ListenAddress parse_listen_address(const std::string& text) {
   return address;
 }
 
-bool is_loopback(const ListenAddress& address) {
-  return address.host.starts_with("127.") || address.host == "::1";
-}
+bool is_loopback(const ListenAddress& address) { return address.host.starts_with("127.") || address.host == "::1"; }
 
 Descriptor listen_at(ListenAddress& address) {
   sockaddr_storage storage{};
@@ -75,8 +75,7 @@ Descriptor listen_at(ListenAddress& address) {
   constexpr int kBacklog = 16;
   Descriptor listener(socket(storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const int on = 1;
-  const bool listens = listener &&
-                       setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+  const bool listens = listener && setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
                        bind(listener.get(), reinterpret_cast<sockaddr*>(&storage), length) == 0 &&
                        listen(listener.get(), kBacklog) == 0 &&
                        getsockname(listener.get(), reinterpret_cast<sockaddr*>(&storage), &length) == 0;

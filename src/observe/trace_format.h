@@ -4,8 +4,8 @@
 
 namespace tessera::observe {
 
-/// The numbers of the fields that we use, of Perfetto's trace_packet.proto, track_descriptor.proto, track_event.proto and
-/// debug_annotation.proto. A trace is a sequence of packets, so traces one after another are a trace.
+/// The numbers of the fields that we use, of Perfetto's trace_packet.proto, track_descriptor.proto, track_event.proto
+/// and debug_annotation.proto. A trace is a sequence of packets, so traces one after another are a trace.
 namespace perfetto {
 
 inline constexpr int kTracePacket = 1;

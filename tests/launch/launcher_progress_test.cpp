@@ -51,8 +51,8 @@ TEST(LauncherProgress, StaysBelowWhatRanksPrint) {
 }
 
 TEST(LauncherProgress, IsCutToTheWidthOfTheTerminal) {
-  const std::string bytes = on_screen("echo \"$TESSERA_PROGRESS_WIDTH\"; echo " + std::string(60, 'x') +
-                                      " >$TESSERA_PROGRESS; sleep 0.5");
+  const std::string bytes =
+      on_screen("echo \"$TESSERA_PROGRESS_WIDTH\"; echo " + std::string(60, 'x') + " >$TESSERA_PROGRESS; sleep 0.5");
   EXPECT_NE(bytes.find("[rank 0] 39\r\n"), std::string::npos);
   EXPECT_NE(bytes.find("\r" + std::string(39, 'x') + "\033[K"), std::string::npos);
 }

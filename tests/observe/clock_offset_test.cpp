@@ -23,7 +23,8 @@ TEST(ClockOffset, IsExactWhenBothWaysAreEqual) {
 }
 
 TEST(ClockOffset, TakesTheQuickestRoundTrip) {
-  const std::vector<RoundTrip> trips = {trip(0, -300, 900'000, 10), trip(100, -300, 20, 24), trip(200, -300, 15, 90'000)};
+  const std::vector<RoundTrip> trips = {trip(0, -300, 900'000, 10), trip(100, -300, 20, 24),
+                                        trip(200, -300, 15, 90'000)};
   const ClockOffset offset = estimate_offset(trips);
   EXPECT_EQ(offset.offset_ns, -302);
   EXPECT_EQ(offset.error_ns, 22);

@@ -12,9 +12,9 @@
 #include <sstream>
 #include <thread>
 
+#include "observe/trace_decoder.h"
 #include "support/error_message.h"
 #include "support/temporary_folder.h"
-#include "observe/trace_decoder.h"
 
 namespace tessera::observe {
 namespace {
@@ -85,9 +85,9 @@ TEST(Observer, MeasuresStepsFromRecordToRecord) {
 TEST(Observer, IsSilentOnOtherRanksButForTheTrace) {
   const TemporaryFolder folder;
   {
-    Observer observer(quiet().json(folder.file("j")).tensorboard(folder.file("t")).prometheus("0").trace(
-                          folder.file("trace")),
-                      {.rank = 1, .num_ranks = 2});
+    Observer observer(
+        quiet().json(folder.file("j")).tensorboard(folder.file("t")).prometheus("0").trace(folder.file("trace")),
+        {.rank = 1, .num_ranks = 2});
     EXPECT_EQ(observer.prometheus_address(), "");
     observer.record({.step = 1});
   }
@@ -102,7 +102,9 @@ TEST(Observer, TracesOnlyTheStepsThatWereAskedFor) {
   const TemporaryFolder folder;
   Observer observer(quiet().trace(folder.file("t")).trace_skip(2).trace_steps(3));
   for (int step = 1; step <= 10; ++step) {
-    { const auto span = observer.span("forward"); }
+    {
+      const auto span = observer.span("forward");
+    }
     observer.record({.step = step});
   }
   observer.close();

@@ -53,7 +53,8 @@ TEST(ProtobufReader, StopsAtWhatIsMalformed) {
 }
 
 TEST(ProtobufReader, DoesNotBelieveALengthThatIsTooLarge) {
-  ProtobufReader reader("\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01x"s);
+  const std::string bytes = "\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01x"s;
+  ProtobufReader reader(bytes);
   EXPECT_FALSE(reader.next());
   EXPECT_FALSE(reader.is_whole());
 }

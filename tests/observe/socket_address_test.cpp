@@ -19,8 +19,8 @@ TEST(ListenAddress, IsTheLoopbackAddressUnlessTold) {
 }
 
 TEST(ListenAddress, RefusesWhatIsNone) {
-  for (const char* text : {"", ":", "x", "99999", "-1", "1.2.3:80", "host.example:80", "::1:80", "[]:80", "1.2.3.4:",
-                           "1.2.3.4:80x", "0x50", "*:80"}) {
+  for (const char* text : {"", ":", "x", "99999", "-1", "1.2.3:80", "host.example:80", "::1:80", "[]:80",
+                           "1.2.3.4:", "1.2.3.4:80x", "0x50", "*:80"}) {
     const auto message = testing::message_of<ConfigError>([&] { parse_listen_address(text); });
     testing::expect_parts(message, {"Prometheus", "127.0.0.1:9464", std::string("\"") + text + "\""});
   }

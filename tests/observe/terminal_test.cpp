@@ -47,7 +47,9 @@ TEST(Terminal, LeavesTheLineAndBeginsANewOne) {
 
 TEST(Terminal, LeavesTheLineWhenItGoes) {
   Screen screen(60);
-  { Terminal(Terminal::Kind::kOwn, screen.duplicate()).draw("step 3"); }
+  {
+    Terminal(Terminal::Kind::kOwn, screen.duplicate()).draw("step 3");
+  }
   EXPECT_EQ(screen.lines(), (Lines{"step 3", ""}));
 }
 

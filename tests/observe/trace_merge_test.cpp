@@ -7,10 +7,10 @@
 
 #include <fstream>
 
+#include "observe/trace_decoder.h"
 #include "observe/trace_file.h"
 #include "support/error_message.h"
 #include "support/temporary_folder.h"
-#include "observe/trace_decoder.h"
 
 namespace tessera::observe {
 namespace {

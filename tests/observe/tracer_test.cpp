@@ -5,8 +5,8 @@
 
 #include <thread>
 
-#include "support/temporary_folder.h"
 #include "observe/trace_decoder.h"
+#include "support/temporary_folder.h"
 
 namespace tessera::observe {
 namespace {
@@ -59,7 +59,9 @@ TEST_F(TracerTest, HoldsSpansOfThisThreadNested) {
 }
 
 TEST_F(TracerTest, GivesEachThreadATrack) {
-  { const Span span(tracer, "here"); }
+  {
+    const Span span(tracer, "here");
+  }
   std::thread([&] { const Span span(tracer, "there"); }).join();
   const auto slices = written();
   ASSERT_EQ(on_track(slices, 3, "compute").size(), 1U);
@@ -103,7 +105,9 @@ TEST_F(TracerTest, HoldsStepsAndClocks) {
 
 TEST_F(TracerTest, TakesNothingWhileItIsStopped) {
   tracer->stop();
-  { const Span span(tracer, "lost"); }
+  {
+    const Span span(tracer, "lost");
+  }
   tracer->call_ended(call("barrier", 1, 2), 2);
   EXPECT_TRUE(written().empty());
   EXPECT_EQ(tracer->num_dropped(), 0U);

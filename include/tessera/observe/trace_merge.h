@@ -12,8 +12,8 @@ struct MergedTrace {
   std::string path;
   int rank = -1;
   std::int64_t num_packets = 0;
-  std::int64_t offset_ns = 0;      ///< how far rank 0's clock was ahead at the first comparison
-  std::int64_t error_ns = 0;       ///< of that comparison
+  std::int64_t offset_ns = 0;       ///< how far rank 0's clock was ahead at the first comparison
+  std::int64_t error_ns = 0;        ///< of that comparison
   std::int64_t num_lost_bytes = 0;  ///< of a packet at the end that is not whole: its rank was killed
 };
 
