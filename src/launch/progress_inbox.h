@@ -7,8 +7,8 @@
 
 namespace tessera::launch {
 
-/// Where rank 0 leaves the line that shows how far it is, for the launcher to show below all that the ranks print. It is
-/// a pipe of its own: what is shown for a moment belongs neither into log files nor into the last words of a rank.
+/// Where rank 0 leaves the line that shows how far it is, for the launcher to show below all that the ranks print. It
+/// is a pipe of its own: what is shown for a moment belongs neither into log files nor into the last words of a rank.
 class ProgressInbox {
  public:
   /// Throws CommError when the system gives no pipe.

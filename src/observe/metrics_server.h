@@ -31,8 +31,8 @@ class MetricsPage {
 ///
 /// Note [Clients that mean no good]
 /// Whoever reaches the address may connect, so nobody is waited for and nothing grows: a client has a few seconds for
-/// everything, a request has a largest size, and there is a largest number of connections, the oldest of which makes room
-/// for a new one. Only so many are accepted in a second, so that a flood does not cost the training a core.
+/// everything, a request has a largest size, and there is a largest number of connections, the oldest of which makes
+/// room for a new one. Only so many are accepted in a second, so that a flood does not cost the training a core.
 class MetricsServer {
  public:
   static constexpr std::size_t kMaxConnections = 16;

@@ -13,7 +13,7 @@ const FieldList<ObserveOptions>& ObserveOptions::fields() {
           .add("prometheus", &ObserveOptions::prometheus_,
                "Where Prometheus finds the figures: a port of the loopback address, or address:port; empty: nowhere.")
           .add("trace", &ObserveOptions::trace_,
-               "The Perfetto trace of rank R goes to the file <trace>.rankR.pftrace; empty: none.")
+               "The Perfetto trace of rank R goes to the file `trace`.rankR.pftrace; empty: none.")
           .add("trace_skip", &ObserveOptions::trace_skip_, "How many steps before the trace begins.")
           .add("trace_steps", &ObserveOptions::trace_steps_, "How many steps the trace holds; 0: all of them.")
           .add("every", &ObserveOptions::every_, "Steps that one line of JSON and one point of TensorBoard stand for.");

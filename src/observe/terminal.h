@@ -13,8 +13,9 @@ namespace tessera::observe {
 /// The place of the progress line: standard error, when that is a terminal, or the terminal of `tessera run`.
 ///
 /// Note [A line that others write around]
-/// The cursor rests behind the line, so that whatever else the program prints begins there: it may look odd, but nothing
-/// is lost, and a program that is killed leaves a readable screen. What is printed through `print()` comes out clean.
+/// The cursor rests behind the line, so that whatever else the program prints begins there: it may look odd, but
+/// nothing is lost, and a program that is killed leaves a readable screen. What is printed through `print()` comes out
+/// clean.
 /// Under `tessera run` standard error is a pipe. If the launcher itself has a terminal, TESSERA_PROGRESS names a pipe
 /// for the line and TESSERA_PROGRESS_WIDTH the room for it, and the launcher shows it below everything that the ranks
 /// print: then nothing looks odd.

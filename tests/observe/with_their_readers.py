@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from google.protobuf.unknown_fields import UnknownFieldSet
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescriptor, TrackEvent
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -31,11 +32,11 @@ def check_perfetto(path):
     counts = {}
     for packet in trace.packet:
         # Fields that the description does not know would be kept aside.
-        assert not packet.UnknownFields(), packet
+        assert len(UnknownFieldSet(packet)) == 0, packet
         if not packet.HasField("track_event"):
             continue
         event = packet.track_event
-        assert not event.UnknownFields() and event.track_uuid in tracks, packet
+        assert len(UnknownFieldSet(event)) == 0 and event.track_uuid in tracks, packet
         kind = TrackEvent.Type.Name(event.type)
         counts[kind] = counts.get(kind, 0) + 1
     assert counts == {"TYPE_SLICE_BEGIN": 120, "TYPE_SLICE_END": 120, "TYPE_INSTANT": 2}, counts

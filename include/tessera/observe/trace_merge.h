@@ -17,8 +17,8 @@ struct MergedTrace {
   std::int64_t num_lost_bytes = 0;  ///< of a packet at the end that is not whole: its rank was killed
 };
 
-/// Writes the traces of several ranks into one file, on the clock of rank 0: between two comparisons of the clocks their
-/// distance changes evenly, before the first and after the last it stays.
+/// Writes the traces of several ranks into one file, on the clock of rank 0: between two comparisons of the clocks
+/// their distance changes evenly, before the first and after the last it stays.
 /// Throws ConfigError for a file that is no trace of ours, two of one rank or none at all, StorageError when one cannot
 /// be read or written.
 std::vector<MergedTrace> merge_traces(const std::vector<std::filesystem::path>& files,
