@@ -12,49 +12,75 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-/// What `tessera run` writes to a terminal of 40 columns while one rank runs `script`.
-std::string on_screen(const std::string& script) {
-  Screen screen(40);
-  auto environment = launch::current_environment();
-  environment["TERM"] = "xterm";
-  environment["NO_COLOR"] = "1";
-  launch::ProcessSpec spec;
-  spec.program = TESSERA_CLI;
-  spec.arguments = {"tessera", "run", "sh", "-c", script};
-  spec.environment = launch::entries_of(environment);
-  spec.output = screen.descriptor();
-  spec.error = screen.descriptor();
-  const pid_t process = launch::start_process(spec).process;
-  int status = -1;
-  EXPECT_TRUE(eventually([&] {
-    screen.bytes();  // so that the terminal never fills
-    return waitpid(process, &status, WNOHANG) == process;
-  }));
-  EXPECT_EQ(status, 0);
-  return screen.bytes();
-}
+/// `tessera run` on a terminal of 40 columns, with one rank that runs `script`. There `wait_for N` waits for go(N).
+class OnScreen {
+ public:
+  explicit OnScreen(const std::string& script) {
+    auto environment = launch::current_environment();
+    environment["TERM"] = "xterm";
+    environment["NO_COLOR"] = "1";
+    environment["TEST_FOLDER"] = folder_.path();
+    launch::ProcessSpec spec;
+    spec.program = TESSERA_CLI;
+    const std::string waiting = "wait_for() { until [ -e \"$TEST_FOLDER/$1\" ]; do sleep 0.02; done; }; ";
+    spec.arguments = {"tessera", "run", "sh", "-c", waiting + script};
+    spec.environment = launch::entries_of(environment);
+    spec.output = screen_.descriptor();
+    spec.error = screen_.descriptor();
+    process_ = launch::start_process(spec).process;
+  }
+
+  void go(int number) const { folder_.write(std::to_string(number), "", 0600); }
+  std::string bytes() { return screen_.bytes(); }
+  /// Whether what is seen becomes just this.
+  bool shows(const Lines& lines) {
+    return eventually([&] { return screen_.lines() == lines; });
+  }
+  int exit_code() {
+    int status = -1;
+    EXPECT_TRUE(eventually([&] {
+      screen_.bytes();  // so that the terminal never fills
+      return waitpid(process_, &status, WNOHANG) == process_;
+    }));
+    return launch::exit_code_of(status);
+  }
+
+ private:
+  TemporaryFolder folder_;
+  Screen screen_{40};
+  pid_t process_ = -1;
+};
 
 TEST(LauncherProgress, StaysBelowWhatRanksPrint) {
-  const std::string bytes = on_screen(
-      "echo 'step 1' >$TESSERA_PROGRESS; sleep 0.5; echo out; echo err >&2; sleep 0.5;"
-      "echo 'step 2' >$TESSERA_PROGRESS; sleep 0.5; echo last");
-  const auto before_out = bytes.find("out");
-  ASSERT_NE(before_out, std::string::npos);
-  EXPECT_EQ(seen(bytes.substr(0, before_out)), (Lines{"[rank 0] "})) << "the line gives way";
-  const auto before_last = bytes.find("last");
-  const std::string shown = bytes.substr(0, bytes.rfind("\033[K", before_last));
-  const Lines lines = seen(shown.substr(0, shown.rfind('\r')));
-  ASSERT_EQ(lines.size(), 3U);
-  EXPECT_EQ(lines.back(), "step 2") << "and comes back";
-  EXPECT_EQ(seen(bytes).back(), "") << "and is gone at the end";
-  EXPECT_EQ(seen(bytes)[2], "[rank 0] last");
+  OnScreen run(
+      "echo 'step 1' >$TESSERA_PROGRESS; wait_for 1; echo out; wait_for 2; echo err >&2; wait_for 3;"
+      "echo 'step 2' >$TESSERA_PROGRESS; wait_for 4; echo last");
+  EXPECT_TRUE(run.shows({"step 1"}));
+  run.go(1);
+  EXPECT_TRUE(run.shows({"[rank 0] out", "step 1"}));
+  run.go(2);
+  EXPECT_TRUE(run.shows({"[rank 0] out", "[rank 0] err", "step 1"}));
+  run.go(3);
+  EXPECT_TRUE(run.shows({"[rank 0] out", "[rank 0] err", "step 2"}));
+  run.go(4);
+  EXPECT_EQ(run.exit_code(), 0);
+  EXPECT_TRUE(run.shows({"[rank 0] out", "[rank 0] err", "[rank 0] last", ""})) << "the line goes at the end";
+}
+
+TEST(LauncherProgress, GoesBeforeTheReportOfAFailure) {
+  OnScreen run("echo 'step 1' >$TESSERA_PROGRESS; wait_for 1; exit 3");
+  EXPECT_TRUE(run.shows({"step 1"}));
+  run.go(1);
+  EXPECT_EQ(run.exit_code(), 3);
+  const std::string bytes = run.bytes();
+  EXPECT_EQ(seen(bytes).front().find("tessera run: the job failed because of"), 0U) << bytes;
 }
 
 TEST(LauncherProgress, IsCutToTheWidthOfTheTerminal) {
-  const std::string bytes =
-      on_screen("echo \"$TESSERA_PROGRESS_WIDTH\"; echo " + std::string(60, 'x') + " >$TESSERA_PROGRESS; sleep 0.5");
-  EXPECT_NE(bytes.find("[rank 0] 39\r\n"), std::string::npos);
-  EXPECT_NE(bytes.find("\r" + std::string(39, 'x') + "\033[K"), std::string::npos);
+  OnScreen run("echo \"$TESSERA_PROGRESS_WIDTH\"; echo " + std::string(60, 'x') + " >$TESSERA_PROGRESS; wait_for 1");
+  EXPECT_TRUE(run.shows({"[rank 0] 39", std::string(39, 'x')}));
+  run.go(1);
+  EXPECT_EQ(run.exit_code(), 0);
 }
 
 TEST(LauncherProgress, IsNotOfferedWhereNobodyLooks) {
