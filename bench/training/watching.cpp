@@ -1,27 +1,29 @@
 // What watching costs a step: bench_watching ROUNDS FOLDER, one process a rank. In each round the same steps are made
 // with and without an observer of everything: progress line, JSON, TensorBoard, Prometheus and trace. Rank 0 prints a
-// line of JSON a round.
+// line of JSON a round, and one of what single calls cost.
 //
 // A step is 10 spans of matrix products, some 100 ms of them, and 64 small all-reduces, half of them in the background.
 #include <tessera/comm/make_observer.h>
 #include <tessera/comm/world.h>
 #include <tessera/core/descriptor.h>
 #include <tessera/core/error.h>
+#include <tessera/flight/recorder.h>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <fcntl.h>
 #include <pty.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <exception>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,7 +34,7 @@ namespace {
 
 constexpr int kSpans = 10;
 constexpr int kCalls = 64;
-constexpr int kStepsPerBlock = 10;
+constexpr int kStepsPerBlock = 21;
 constexpr double kComputeSeconds = 0.1;
 
 double seconds_of(clockid_t clock) {
@@ -115,24 +117,41 @@ class Step {
   std::vector<at::Tensor> buckets_;
 };
 
-/// Seconds a step: of the clock, and of the processor but for the thread that trains.
+/// Seconds of a step: of the clock, and of the processor that the observer's thread used.
 struct Cost {
-  double wall = 0;
-  double background = 0;
+  double step = 0;
+  double thread = 0;
 };
+
+/// The processor's time of the threads of that name.
+double seconds_of_threads(const std::string& name) {
+  double seconds = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string own_name;
+    std::ifstream(task.path() / "comm") >> own_name;
+    double nanoseconds = 0;
+    if (own_name == name && std::ifstream(task.path() / "schedstat") >> nanoseconds) seconds += nanoseconds * 1e-9;
+  }
+  return seconds;
+}
 
 Cost measure(const tessera::World& world, Step& step, tessera::observe::Observer* observer, HiddenTerminal& terminal) {
   world.comm().barrier();
-  const auto background = [] { return seconds_of(CLOCK_PROCESS_CPUTIME_ID) - seconds_of(CLOCK_THREAD_CPUTIME_ID); };
-  const double start = seconds_of(CLOCK_MONOTONIC);
-  const double background_start = background();
+  std::vector<double> times;
+  const double thread_start = seconds_of_threads("tessera_observe");
   for (int i = 1; i <= kStepsPerBlock; ++i) {
+    const double start = seconds_of(CLOCK_MONOTONIC);
     step.run(observer);
-    if (observer == nullptr) continue;
-    observer->record({.step = i, .loss = 1.0 / i, .tokens = 8192, .learning_rate = 1e-3, .gradient_norm = 1.0});
-    if (world.rank() == 0) terminal.drain();
+    if (observer != nullptr) {
+      observer->record({.step = i, .loss = 1.0 / i, .tokens = 8192, .learning_rate = 1e-3, .gradient_norm = 1.0});
+      if (world.rank() == 0) terminal.drain();
+    }
+    times.push_back(seconds_of(CLOCK_MONOTONIC) - start);
   }
-  return {(seconds_of(CLOCK_MONOTONIC) - start) / kStepsPerBlock, (background() - background_start) / kStepsPerBlock};
+  const double thread = seconds_of_threads("tessera_observe") - thread_start;
+  // The median step: others who use the machine for a moment disturb it less than the mean.
+  std::nth_element(times.begin(), times.begin() + kStepsPerBlock / 2, times.end());
+  return {times[kStepsPerBlock / 2], thread / kStepsPerBlock};
 }
 
 Cost measure_watched(const tessera::World& world, Step& step, const std::string& folder, HiddenTerminal& terminal) {
@@ -146,6 +165,29 @@ Cost measure_watched(const tessera::World& world, Step& step, const std::string&
   observer->close();
   if (world.rank() == 0) terminal.drain();
   return cost;
+}
+
+/// What the training thread pays: nanoseconds of a span, of a record, and of a call more than without a trace.
+void measure_calls(const std::string& folder) {
+  constexpr int kTimes = 10'000;
+  const auto time_of = [](const auto& body) {
+    const double start = seconds_of(CLOCK_MONOTONIC);
+    for (int i = 0; i < kTimes; ++i) body();
+    return (seconds_of(CLOCK_MONOTONIC) - start) / kTimes * 1e9;
+  };
+  tessera::observe::Observer observer(
+      tessera::ObserveOptions().progress("off").json(folder + "/calls.jsonl").trace(folder + "/calls").trace_steps(0));
+  tessera::flight::Recorder recorder;
+  tessera::flight::CallStart call;
+  call.group = recorder.add_group("world", {0});
+  call.operation = "all_reduce";
+  const auto record_call = [&] { recorder.end(recorder.begin(call), false); };
+  const double plain = time_of(record_call);
+  recorder.listen(observer.tracer());
+  const double traced = time_of(record_call);
+  const double span = time_of([&] { const auto scope = observer.span("forward"); });
+  const double record = time_of([&] { observer.record({.step = 1, .loss = 1.0}); });
+  std::printf("{\"call_ns\": %.0f, \"span_ns\": %.0f, \"record_ns\": %.0f}\n", traced - plain, span, record);
 }
 
 void run(int num_rounds, const std::string& folder) {
@@ -162,10 +204,10 @@ void run(int num_rounds, const std::string& folder) {
     const Cost watched = measure_watched(world, step, folder, terminal);
     if (!plain_first) plain = measure(world, step, nullptr, terminal);
     if (world.rank() != 0) continue;
-    std::printf("{\"plain\": %.9f, \"watched\": %.9f, \"plain_background\": %.9f, \"watched_background\": %.9f}\n",
-                plain.wall, watched.wall, plain.background, watched.background);
+    std::printf("{\"plain\": %.9f, \"watched\": %.9f, \"thread\": %.9f}\n", plain.step, watched.step, watched.thread);
     std::fflush(stdout);
   }
+  if (world.rank() == 0) measure_calls(folder);
   world.comm().barrier();
 }
 

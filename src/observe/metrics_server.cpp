@@ -124,7 +124,7 @@ struct MetricsServer::State {
         stop(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         page(std::move(shown)) {
     if (!stop) throw CommError("the system gives no descriptor for the endpoint of Prometheus");
-    thread = start_quiet_thread([this] { serve(); });
+    thread = start_quiet_thread("tessera_metrics", [this] { serve(); });
   }
 
   void serve() {

@@ -115,7 +115,7 @@ void Observer::State::add_feed(SinkPlan plan) {
 void Observer::State::ensure_thread() {
   const std::lock_guard lock(mutex);
   if (!thread.joinable() && !stopping) {
-    thread = start_quiet_thread([this] { work(); });
+    thread = start_quiet_thread("tessera_observe", [this] { work(); });
   }
 }
 
