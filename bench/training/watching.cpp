@@ -1,6 +1,6 @@
 // What watching costs a step: bench_watching ROUNDS FOLDER, one process a rank. In each round the same steps are made
 // with and without an observer of everything: progress line, JSON, TensorBoard, Prometheus and trace. Rank 0 prints a
-// line of JSON a round, and one of what single calls cost.
+// line of JSON a round, and one of what single calls cost. They end with their input.
 //
 // A step is 10 spans of matrix products, some 100 ms of them, and 64 small all-reduces, half of them in the background.
 #include <tessera/comm/make_observer.h>
@@ -169,7 +169,7 @@ Cost measure_watched(const tessera::World& world, Step& step, const std::string&
 
 /// What the training thread pays: nanoseconds of a span, of a record, and of a call more than without a trace.
 void measure_calls(const std::string& folder) {
-  constexpr int kTimes = 10'000;
+  constexpr int kTimes = 5'000;
   const auto time_of = [](const auto& body) {
     const double start = seconds_of(CLOCK_MONOTONIC);
     for (int i = 0; i < kTimes; ++i) body();
@@ -188,6 +188,7 @@ void measure_calls(const std::string& folder) {
   const double span = time_of([&] { const auto scope = observer.span("forward"); });
   const double record = time_of([&] { observer.record({.step = 1, .loss = 1.0}); });
   std::printf("{\"call_ns\": %.0f, \"span_ns\": %.0f, \"record_ns\": %.0f}\n", traced - plain, span, record);
+  std::fflush(stdout);
 }
 
 void run(int num_rounds, const std::string& folder) {
@@ -208,7 +209,7 @@ void run(int num_rounds, const std::string& folder) {
     std::fflush(stdout);
   }
   if (world.rank() == 0) measure_calls(folder);
-  world.comm().barrier();
+  while (std::getchar() != EOF) continue;
 }
 
 }  // namespace
