@@ -2,7 +2,7 @@
 
 #include <iterator>
 
-namespace tessera::checkpoint {
+namespace tessera::checkpoints {
 
 bool ByteRanges::add(std::uint64_t begin, std::uint64_t end) {
   if (begin == end) return true;
@@ -30,4 +30,4 @@ std::optional<std::uint64_t> ByteRanges::first_missing(std::uint64_t num_bytes) 
   return std::nullopt;
 }
 
-}  // namespace tessera::checkpoint
+}  // namespace tessera::checkpoints

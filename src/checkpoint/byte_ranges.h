@@ -4,7 +4,7 @@
 #include <map>
 #include <optional>
 
-namespace tessera::checkpoint {
+namespace tessera::checkpoints {
 
 /// Which bytes of something have been written, each once.
 class ByteRanges {
@@ -18,4 +18,4 @@ class ByteRanges {
   std::map<std::uint64_t, std::uint64_t> ranges_;  // begin to end; neighbours are merged
 };
 
-}  // namespace tessera::checkpoint
+}  // namespace tessera::checkpoints

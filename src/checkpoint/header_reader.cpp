@@ -8,7 +8,7 @@
 
 #include "checkpoint/safetensors_header.h"
 
-namespace tessera::checkpoint {
+namespace tessera::checkpoints {
 namespace {
 
 /// Note [A header is read as it comes]
@@ -262,4 +262,4 @@ HeaderText parse_header_text(std::string_view text, const std::string& origin) {
   return reader.take();
 }
 
-}  // namespace tessera::checkpoint
+}  // namespace tessera::checkpoints

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <string>
 
-namespace tessera::checkpoint {
+namespace tessera::checkpoints {
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
   const auto fail = [&path] { throw StorageError(path.string() + " cannot be read: " + std::strerror(errno)); };
@@ -32,4 +32,4 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
-}  // namespace tessera::checkpoint
+}  // namespace tessera::checkpoints

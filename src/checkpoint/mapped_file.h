@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <span>
 
-namespace tessera::checkpoint {
+namespace tessera::checkpoints {
 
 /// A whole file as memory that can only be read. A page is read from the disk when it is first looked at.
 /// Requires: nobody shortens the file meanwhile; the system ends a process that reads beyond its end.
@@ -22,4 +22,4 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-}  // namespace tessera::checkpoint
+}  // namespace tessera::checkpoints

@@ -9,11 +9,11 @@
 namespace tessera {
 namespace {
 
-using checkpoint::shown;
+using checkpoints::shown;
 namespace fs = std::filesystem;
 
 SafetensorsIndex read_index(const fs::path& path) {
-  const checkpoint::MappedFile file(path);
+  const checkpoints::MappedFile file(path);
   if (file.bytes().size() > SafetensorsLayout::kMaxHeaderBytes) {
     throw StorageError(path.string() + ": expected an index of at most " +
                        std::to_string(SafetensorsLayout::kMaxHeaderBytes) + " bytes, found " +

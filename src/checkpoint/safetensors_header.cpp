@@ -5,7 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-namespace tessera::checkpoint {
+namespace tessera::checkpoints {
 namespace {
 
 std::string json_text(const std::string& text) {
@@ -89,4 +89,4 @@ std::string shown(std::string_view text) {
   return result + (text.size() > kMost ? "...\"" : "\"");
 }
 
-}  // namespace tessera::checkpoint
+}  // namespace tessera::checkpoints

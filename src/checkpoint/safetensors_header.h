@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tessera::checkpoint {
+namespace tessera::checkpoints {
 
 /// What the JSON of a header says, in its order.
 struct HeaderText {
@@ -36,4 +36,4 @@ std::string shown(std::string_view text);
 /// The key that stands for the notes, and so is no tensor's name.
 inline constexpr std::string_view kMetadataKey = "__metadata__";
 
-}  // namespace tessera::checkpoint
+}  // namespace tessera::checkpoints

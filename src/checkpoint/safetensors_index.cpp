@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-using checkpoint::shown;
+using checkpoints::shown;
 using nlohmann::json;
 
 /// Parses with no key twice in an object. Refuses depth too, since a deep tree costs far more than its text.

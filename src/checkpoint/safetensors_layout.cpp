@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-using namespace checkpoint;
+using namespace checkpoints;
 
 constexpr std::uint64_t kLengthBytes = 8;
 // The header ends with spaces up to here, so that a tensor is aligned in the file as it is behind the header.

@@ -16,10 +16,10 @@ namespace tessera {
 struct SafetensorsWriter::State {
   AtomicFile file;
   SafetensorsLayout layout;
-  std::vector<checkpoint::ByteRanges> written;  // of each tensor of the layout
+  std::vector<checkpoints::ByteRanges> written;  // of each tensor of the layout
 
   std::string place_of(const StoredTensor& stored) const {
-    return file.path().string() + ": tensor " + checkpoint::shown(stored.name);
+    return file.path().string() + ": tensor " + checkpoints::shown(stored.name);
   }
 };
 
@@ -42,8 +42,8 @@ void check_type(const StoredTensor& stored, const at::Tensor& tensor, const std:
 
 void check_shape(const std::vector<std::int64_t>& expected, const at::Tensor& tensor, const std::string& place) {
   if (tensor.sizes() == expected) return;
-  throw ConfigError(place + ": expected the shape " + checkpoint::shape_text(expected) + ", found " +
-                    checkpoint::shape_text(tensor.sizes().vec()));
+  throw ConfigError(place + ": expected the shape " + checkpoints::shape_text(expected) + ", found " +
+                    checkpoints::shape_text(tensor.sizes().vec()));
 }
 
 }  // namespace
@@ -73,7 +73,7 @@ void SafetensorsWriter::write(const std::string& name, const at::Tensor& tensor)
 
 void SafetensorsWriter::write_slice(const std::string& name, const TensorSlice& slice, const at::Tensor& part) {
   const StoredTensor& stored = state_->layout.at(name, state_->file.path().string());
-  const checkpoint::SliceRuns runs(stored.shape, slice, state_->place_of(stored));
+  const checkpoints::SliceRuns runs(stored.shape, slice, state_->place_of(stored));
   check_type(stored, part, state_->place_of(stored));
   check_shape(slice.sizes, part, state_->place_of(stored));
   const at::Tensor source = in_order(part);

@@ -6,7 +6,7 @@
 
 #include "checkpoint/safetensors_header.h"
 
-namespace tessera::checkpoint {
+namespace tessera::checkpoints {
 namespace {
 
 void check_inside(const std::vector<std::int64_t>& shape, const TensorSlice& slice, const std::string& what) {
@@ -44,4 +44,4 @@ SliceRuns::SliceRuns(const std::vector<std::int64_t>& shape, const TensorSlice& 
   }
 }
 
-}  // namespace tessera::checkpoint
+}  // namespace tessera::checkpoints

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::checkpoint {
+namespace tessera::checkpoints {
 
 /// The elements of a slice lie in the whole tensor as runs of equal length. In the slice itself, kept contiguous, the
 /// runs follow one another.
@@ -45,4 +45,4 @@ class SliceRuns {
   std::int64_t num_runs_ = 1;
 };
 
-}  // namespace tessera::checkpoint
+}  // namespace tessera::checkpoints

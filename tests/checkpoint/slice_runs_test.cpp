@@ -6,7 +6,7 @@
 #include "checkpoint/slice_runs.h"
 #include "support/error_message.h"
 
-namespace tessera::checkpoint {
+namespace tessera::checkpoints {
 namespace {
 
 std::vector<std::int64_t> firsts(const SliceRuns& runs) {
@@ -76,4 +76,4 @@ TEST(ByteRanges, RefuseAByteTwice) {
 }
 
 }  // namespace
-}  // namespace tessera::checkpoint
+}  // namespace tessera::checkpoints

@@ -15,7 +15,7 @@
 
 namespace tessera {
 
-namespace checkpoint {
+namespace checkpoints {
 class MappedFile;
 }
 
@@ -44,7 +44,7 @@ class SafetensorsFile {
 
  private:
   std::filesystem::path path_;
-  std::shared_ptr<const checkpoint::MappedFile> file_;
+  std::shared_ptr<const checkpoints::MappedFile> file_;
   std::shared_ptr<const SafetensorsLayout> layout_;
 };
 
