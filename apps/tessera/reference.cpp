@@ -5,13 +5,13 @@
 #include <tessera/data_parallel/synchroniser_options.h>
 #include <tessera/launch/run_options.h>
 #include <tessera/mesh/three_d_parallelism.h>
+#include <tessera/observe/observe_options.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/optim/schedule.h>
 #include <tessera/tokens/pack.h>
 #include <tessera/train/loader_options.h>
 #include <tessera/train/sampler_options.h>
 #include <tessera/train/token_dataset.h>
-#include <tessera/observe/observe_options.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

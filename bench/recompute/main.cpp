@@ -1,8 +1,8 @@
 // What recomputing costs and saves: a stack of GPT blocks, forward and backward, cut into segments.
 //   bench_recompute [NUM_BLOCKS [NUM_ROUNDS]]
 // Prints a line of the guide's table for each number of segments: the peak of the bytes of tensors, what the formula
-// says, and the processor's time as a multiple of a plain run's. The rounds take turns, so that a noisy machine disturbs
-// all of them alike.
+// says, and the processor's time as a multiple of a plain run's. The rounds take turns, so that a noisy machine
+// disturbs all of them alike.
 #include <tessera/intercept/memory_count.h>
 #include <tessera/recompute/checkpoint.h>
 

@@ -167,7 +167,8 @@ Cost measure_watched(const tessera::World& world, Step& step, const std::string&
   return cost;
 }
 
-/// What the training thread pays: nanoseconds of the processor for a span, of a record, and of a call more than without a trace.
+/// What the training thread pays: nanoseconds of the processor for a span, of a record, and of a call more than without
+/// a trace.
 void measure_calls(const std::string& folder) {
   constexpr int kTimes = 5'000;
   const auto time_of = [](const auto& body) {

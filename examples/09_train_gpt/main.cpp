@@ -27,7 +27,8 @@ tessera::TokenDataset open_tokens(const std::string& path, const TrainGptOptions
 std::vector<torch::optim::OptimizerParamGroup> parameter_groups(const Gpt2& model, const TrainGptOptions& options) {
   std::vector<at::Tensor> matrices;
   std::vector<at::Tensor> vectors;
-  for (const at::Tensor& parameter : model->parameters()) (parameter.dim() > 1 ? matrices : vectors).push_back(parameter);
+  for (const at::Tensor& parameter : model->parameters())
+    (parameter.dim() > 1 ? matrices : vectors).push_back(parameter);
   const auto with_decay = [&](double decay) {
     return std::make_unique<tessera::optim::AdamWOptions>(
         tessera::optim::AdamWOptions(options.learning_rate()).betas({0.9, 0.95}).weight_decay(decay));
@@ -72,8 +73,10 @@ double validate(Gpt2& model, const tessera::TokenDataset& data, const tessera::W
   model->eval();
   const auto num_samples = std::min(options.validation_samples(), data.size());
   tessera::Sampler sampler(num_samples, world.rank(), world.size(),
-                           tessera::SamplerOptions().order("sequential").last_batch("keep").global_batch(
-                               options.micro_batch() * world.size()));
+                           tessera::SamplerOptions()
+                               .order("sequential")
+                               .last_batch("keep")
+                               .global_batch(options.micro_batch() * world.size()));
   at::Tensor sums = at::zeros({2}, at::kDouble);
   while (const auto part = sampler.next()) {
     if (part->samples.empty()) continue;

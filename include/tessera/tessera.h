@@ -29,14 +29,16 @@
 #include <tessera/mesh/ranks.h>
 #include <tessera/mesh/stage_layers.h>
 #include <tessera/mesh/three_d_parallelism.h>
-#include <tessera/optim/adamw.h>
-#include <tessera/optim/autocast.h>
 #include <tessera/observe/observe_options.h>
 #include <tessera/observe/observer.h>
 #include <tessera/observe/trace_merge.h>
+#include <tessera/optim/adamw.h>
+#include <tessera/optim/autocast.h>
 #include <tessera/optim/clip_grad_norm.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/optim/schedule.h>
+#include <tessera/recompute/checkpoint.h>
+#include <tessera/recompute/checkpoint_sequential.h>
 #include <tessera/tokens/pack.h>
 #include <tessera/tokens/token_file.h>
 #include <tessera/tokens/token_writer.h>
@@ -44,6 +46,4 @@
 #include <tessera/train/loader.h>
 #include <tessera/train/sampler.h>
 #include <tessera/train/token_dataset.h>
-#include <tessera/recompute/checkpoint.h>
-#include <tessera/recompute/checkpoint_sequential.h>
 #include <tessera/version.h>

@@ -41,7 +41,8 @@ Gpt2Impl::Gpt2Impl(const Gpt2Config& config)
 
 void Gpt2Impl::reset_parameters(const std::optional<at::Generator>& generator) {
   const at::NoGradGuard no_grad;
-  // What a block adds to its input has a smaller spread, so that the sum over all layers does not grow with their number.
+  // What a block adds to its input has a smaller spread, so that the sum over all layers does not grow with their
+  // number.
   const double added_std = config_.init_std() / std::sqrt(2.0 * static_cast<double>(config_.num_layers()));
   for (auto& item : named_parameters()) {
     const std::string& name = item.key();

@@ -11,9 +11,9 @@
 
 namespace tessera::models {
 
-/// GPT-2, in plain LibTorch. The names of its parameters are Hugging Face's (`h.0.attn.c_attn.weight`); the output layer
-/// is the token embedding. Fresh weights are drawn as GPT-2's were, from LibTorch's generator, so torch::manual_seed()
-/// decides them.
+/// GPT-2, in plain LibTorch. The names of its parameters are Hugging Face's (`h.0.attn.c_attn.weight`); the output
+/// layer is the token embedding. Fresh weights are drawn as GPT-2's were, from LibTorch's generator, so
+/// torch::manual_seed() decides them.
 class Gpt2Impl : public torch::nn::Module {
  public:
   /// Throws ConfigError for a configuration that makes no sense.

@@ -12,8 +12,8 @@ namespace tessera::checkpoints {
 namespace {
 
 /// Note [A header is read as it comes]
-/// A header may have 100 MB, and whoever wrote it may mean harm. So no tree of JSON values is built of it: the events of
-/// the parser drive this machine, which knows what may stand at each place and refuses the first thing that may not.
+/// A header may have 100 MB, and whoever wrote it may mean harm. So no tree of JSON values is built of it: the events
+/// of the parser drive this machine, which knows what may stand at each place and refuses the first thing that may not.
 /// Nesting is bounded by the places that exist, memory by the size of the header.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:

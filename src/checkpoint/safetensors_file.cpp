@@ -35,7 +35,8 @@ at::Tensor SafetensorsFile::read(const std::string& name) const {
 
 at::Tensor SafetensorsFile::read_slice(const std::string& name, const TensorSlice& slice) const {
   const StoredTensor& stored = layout_->at(name, path_.string());
-  const checkpoints::SliceRuns runs(stored.shape, slice, path_.string() + ": tensor " + checkpoints::shown(stored.name));
+  const checkpoints::SliceRuns runs(stored.shape, slice,
+                                    path_.string() + ": tensor " + checkpoints::shown(stored.name));
   at::Tensor part = at::empty(slice.sizes, at::TensorOptions(to_scalar_type(stored.dtype)));
   const auto element_bytes = static_cast<std::size_t>(dtype_bytes(stored.dtype));
   const std::size_t run_bytes = static_cast<std::size_t>(runs.run_length()) * element_bytes;

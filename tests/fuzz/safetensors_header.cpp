@@ -1,5 +1,5 @@
-// Any bytes as a safetensors file, and any text as an index: what is accepted must cover the file exactly, and come back
-// from a file that is written with the same tensors.
+// Any bytes as a safetensors file, and any text as an index: what is accepted must cover the file exactly, and come
+// back from a file that is written with the same tensors.
 #include <tessera/checkpoint/safetensors_index.h>
 #include <tessera/checkpoint/safetensors_layout.h>
 #include <tessera/core/error.h>

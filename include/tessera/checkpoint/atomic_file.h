@@ -10,10 +10,9 @@
 
 namespace tessera {
 
-/// A file that appears under its name complete or not at all: it is written beside it under another name, brought to the
-/// disk and then renamed. What stood under the name before stays until then. An object that goes without commit()
-/// takes what it wrote along.
-/// Thread-safety: write_at() may be called from several threads at once.
+/// A file that appears under its name complete or not at all: it is written beside it under another name, brought to
+/// the disk and then renamed. What stood under the name before stays until then. An object that goes without commit()
+/// takes what it wrote along. Thread-safety: write_at() may be called from several threads at once.
 class AtomicFile {
  public:
   /// Throws StorageError when the folder does not let one be made.
