@@ -24,6 +24,9 @@ class ByThread : public c10::Allocator {
     usual_.load()->copy_data(destination, source, num_bytes);
   }
 
+  /// For kernels that take memory without a tensor (oneDNN's do), on threads that are in no scope.
+  c10::DeleterFnPtr raw_deleter() const override { return usual_.load()->raw_deleter(); }
+
   static ByThread& of_process() {
     static auto* const allocator = new ByThread;
     return *allocator;

@@ -3,6 +3,7 @@
 #include <tessera/comm/world.h>
 
 #include <ATen/ATen.h>
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -23,6 +24,11 @@ void check_memory_scope(const Arguments& /*arguments*/) {
     bool elsewhere = true;
     std::thread([&] { elsewhere = is_in_group(); }).join();
     require(!elsewhere, "on another thread");
+    // As oneDNN's kernels do, which would end the process.
+    std::thread([] {
+      c10::Allocator* const allocator = c10::GetCPUAllocator();
+      allocator->raw_deallocate(allocator->raw_allocate(1000));
+    }).join();
     {
       const MemoryScope nested(world.comm());
       require(is_in_group(), "nested");
