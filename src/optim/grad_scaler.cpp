@@ -19,8 +19,9 @@ namespace {
 GradScalerOptions checked(const GradScalerOptions& options) {
   std::string faults;
   const auto require = [&faults](bool holds, const std::string& expected, double found) {
-    if (!holds)
+    if (!holds) {
       faults += (faults.empty() ? "" : "\n") + ("GradScaler: " + expected) + ", found " + std::to_string(found);
+    }
   };
   require(std::isnormal(static_cast<float>(options.init_scale())) && options.init_scale() > 0,
           "init_scale must be a float above 0", options.init_scale());
@@ -148,8 +149,9 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   }
   if (!verdicts_.contains(&optimizer)) unscale(optimizer);
   Verdict& verdict = verdicts_[&optimizer];
-  if (verdict.stepped)
+  if (verdict.stepped) {
     throw ConfigError("GradScaler: step() was called twice for one optimizer; call update() after each step");
+  }
   verdict.stepped = true;
   if (!verdict.found_infinity) optimizer.step();
   return !verdict.found_infinity;
@@ -157,8 +159,9 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
 
 void GradScaler::update() {
   if (!options_.enabled()) return;
-  if (verdicts_.empty())
+  if (verdicts_.empty()) {
     throw ConfigError("GradScaler: update() without a step() before it; nothing is known of the gradients");
+  }
   const bool found = found_infinity_;
   verdicts_.clear();
   found_infinity_ = false;
@@ -188,8 +191,9 @@ void GradScaler::set_state(const GradScalerState& state) {
           << " and " << state.growth_tracker;
     throw ConfigError(fault.str());
   }
-  if (!verdicts_.empty())
+  if (!verdicts_.empty()) {
     throw ConfigError("GradScaler: set_state() between unscale() and update(); call update() first");
+  }
   scale_ = scale;
   growth_tracker_ = state.growth_tracker;
 }
