@@ -167,8 +167,8 @@ Cost measure_watched(const tessera::World& world, Step& step, const std::string&
   return cost;
 }
 
-/// What the training thread pays: nanoseconds of the processor for a span, of a record, and of a call more than without
-/// a trace.
+/// What the training thread pays: nanoseconds of the processor for a span, for a record, and for a call beyond what it
+/// costs without a trace.
 void measure_calls(const std::string& folder) {
   constexpr int kTimes = 5'000;
   const auto time_of = [](const auto& body) {
@@ -210,7 +210,8 @@ void run(int num_rounds, const std::string& folder) {
     std::fflush(stdout);
   }
   if (world.rank() == 0) measure_calls(folder);
-  while (std::getchar() != EOF) continue;
+  while (std::getchar() != EOF) {
+  }
 }
 
 }  // namespace
