@@ -40,11 +40,14 @@ def measure(context):
         tables=[Table(["", "a step"], [
             ["without", spread(plain, 1e3, "ms")],
             ["with", spread(watched, 1e3, "ms")],
-            ["lost", spread(lost, digits=3, unit="%")],
-            ["of it in the training thread", f"{own:.3f} %"],
+            ["lost by the clock", spread(lost, digits=3, unit="%")],
+            ["processor time in the training thread", f"{own:.3f} % of the step"],
             ["processor time of the observer's thread", spread(thread, digits=3, unit="% of the step")],
         ])],
-        bars=[at_most("time lost to watching, % of the step", median(lost), BAR, "{:.3f}")],
+        # By the processor's time: both cores are busy, so that is what training loses. By the clock two rounds differ by
+        # more than what is to be seen.
+        bars=[at_most("time lost to watching, % of the step", own + median(thread), BAR, "{:.3f}")],
         notes=[f"{rounds} rounds of 21 steps each way, {SIZE} ranks on all cores; others used {foreign.cores:.2f} cores.",
-               f"A span costs {calls['span_ns']} ns, a call {calls['call_ns']} ns, a record {calls['record_ns']} ns."],
+               f"A span costs {calls['span_ns']} ns, a call {calls['call_ns']} ns, a record {calls['record_ns']} ns.",
+               "The bar is judged by the processor's time that watching takes while all cores compute."],
         samples=[*samples, calls])
