@@ -1,13 +1,8 @@
 #include "generation/sampler.h"
 
+#include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/argmax.h>
-#include <ATen/ops/cumsum.h>
-#include <ATen/ops/multinomial.h>
-#include <ATen/ops/softmax.h>
-#include <ATen/ops/topk.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <limits>
@@ -15,7 +10,7 @@
 namespace tessera::models {
 namespace {
 
-const GenerateOptions& checked(const GenerateOptions& options) {
+GenerateOptions checked(GenerateOptions options) {
   options.check();
   return options;
 }

@@ -22,7 +22,7 @@ torch::nn::Embedding make_embedding(std::int64_t num_rows, std::int64_t width) {
       torch::nn::EmbeddingOptions(num_rows, width)._weight(at::zeros({num_rows, width}).requires_grad_()));
 }
 
-const Gpt2Config& checked(const Gpt2Config& config) {
+Gpt2Config checked(Gpt2Config config) {
   config.check();
   return config;
 }

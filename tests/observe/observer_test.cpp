@@ -118,9 +118,9 @@ TEST(Observer, TracesOnlyTheStepsThatWereAskedFor) {
 
 /// Fails, or holds everything up.
 struct TestSink : Sink {
-  explicit TestSink(std::function<void()> act) : act_(std::move(act)) {}
-  void take(const StepSummary& /*summary*/) override { act_(); }
-  std::function<void()> act_;
+  explicit TestSink(std::function<void()> given) : act(std::move(given)) {}
+  void take(const StepSummary& /*summary*/) override { act(); }
+  std::function<void()> act;
 };
 
 TEST(Observer, GoesOnWhenASinkFailsAndSaysSoAtTheEnd) {

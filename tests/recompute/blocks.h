@@ -70,7 +70,7 @@ inline std::vector<at::Tensor> parameters_of(const std::vector<std::shared_ptr<B
 
 /// A plain call, or a checkpoint: for tests that compare the two.
 template <typename Function, typename... Inputs>
-auto call(bool recomputed, Function function, Inputs... inputs) {
+auto call(bool recomputed, Function function, Inputs... inputs) {  // NOLINT(performance-unnecessary-value-param)
   return recomputed ? checkpoint(function, inputs...) : function(inputs...);
 }
 

@@ -12,7 +12,6 @@
 namespace tessera {
 namespace {
 
-using testing::Block;
 using testing::call;
 using testing::expect_same_gradients;
 using testing::make_blocks;
