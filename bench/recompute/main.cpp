@@ -90,9 +90,10 @@ void print_table(std::int64_t num_blocks, int num_rounds) {
     if (round > 0) plain.push_back(reference);
   }
   const double mib = 1024.0 * 1024.0;
+  const long long num_tokens = kBatch * kSequence;
   const double boundary = static_cast<double>(kBatch * kSequence * kWidth) * sizeof(float) / mib;
   std::printf("%lld blocks of width %lld, %lld tokens, %.0f ms plain\n", static_cast<long long>(num_blocks),
-              static_cast<long long>(kWidth), static_cast<long long>(kBatch * kSequence), 1e3 * median(plain));
+              static_cast<long long>(kWidth), num_tokens, 1e3 * median(plain));
   std::printf("| segments | peak MiB | formula MiB | time |\n|---|---|---|---|\n");
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const double peak = static_cast<double>(peak_of(stack, cases[i])) / mib;

@@ -239,7 +239,7 @@ TEST(DataParallel, CutsAllInputsAlongTheDimension) {
 struct ShiftImpl : torch::nn::Cloneable<ShiftImpl> {
   ShiftImpl() { reset(); }
   void reset() override { shift = register_parameter("shift", torch::zeros({2, 3})); }
-  at::Tensor forward(const at::Tensor& x) { return x + shift; }
+  at::Tensor forward(const at::Tensor& x) const { return x + shift; }
   at::Tensor shift;
 };
 

@@ -30,8 +30,7 @@ namespace tessera {
 /// Thread-safety: threads may checkpoint at the same time, but ones that draw random numbers share LibTorch's one CPU
 /// generator; the mix-up is noticed and refused.
 template <typename Function, typename... Inputs>
-auto checkpoint(Function function,
-                Inputs... inputs) {  // NOLINT(performance-unnecessary-value-param): kept till backward
+auto checkpoint(Function function, Inputs... inputs) {  // NOLINT(performance-unnecessary-value-param)
   static_assert(!std::is_void_v<std::invoke_result_t<Function&, Inputs&...>>,
                 "checkpoint: a function that returns nothing has no gradients");
   if (!recompute::is_wanted()) return std::invoke(function, inputs...);
