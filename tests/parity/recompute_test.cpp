@@ -63,7 +63,7 @@ struct Pair : torch::nn::Cloneable<Pair> {
     first = register_module("first", torch::nn::Linear(4, 4));
     second = register_module("second", torch::nn::Linear(4, 4));
   }
-  at::Tensor forward(const at::Tensor& input, bool skip_second = false) {
+  at::Tensor forward(const at::Tensor& input, bool skip_second = false) const {
     const auto run = [](torch::nn::Linear layer) {
       return [layer](const at::Tensor& x) mutable { return layer(x).tanh(); };
     };
