@@ -11,7 +11,7 @@ namespace tessera::testing {
 namespace {
 
 namespace nn = torch::nn;
-namespace F = torch::nn::functional;
+namespace functional = torch::nn::functional;
 
 constexpr int kBatch = 4;
 
@@ -61,7 +61,8 @@ struct Gpt : ParityModel {
     return classes(step, part, kLength * kBatch, kVocabulary).view({kLength, kBatch});
   }
   torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
-    return F::cross_entropy(output.reshape({-1, kVocabulary}), classes(step + 1, part, kLength * kBatch, kVocabulary));
+    return functional::cross_entropy(output.reshape({-1, kVocabulary}),
+                                     classes(step + 1, part, kLength * kBatch, kVocabulary));
   }
 
   static constexpr int kVocabulary = 11;
@@ -99,7 +100,7 @@ struct Conv : ParityModel {
     return formula({kBatch, 2, 6, 6}, 3 * step + part, head->weight.scalar_type());
   }
   torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
-    return F::cross_entropy(output, classes(step, part, kBatch, 3));
+    return functional::cross_entropy(output, classes(step, part, kBatch, 3));
   }
 
   nn::Conv2d first;
