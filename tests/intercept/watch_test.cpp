@@ -118,8 +118,8 @@ TEST(Watch, DoesNotHearItselfAndSurvivesWhatIsThrown) {
 TEST(Watch, ServesManyThreads) {
   std::vector<std::thread> threads;
   std::vector<int> heard(4, 0);
-  for (std::size_t t = 0; t < heard.size(); ++t) {
-    threads.emplace_back([&heard, t] {
+  for (int& count : heard) {
+    threads.emplace_back([&count] {
       const at::Tensor weight = at::ones({3});
       for (int round = 0; round < 50; ++round) {
         const auto ear = std::make_shared<Ear>();
@@ -127,7 +127,7 @@ TEST(Watch, ServesManyThreads) {
         at::neg(weight);
         watch.pause();
         at::neg(weight);
-        heard[t] += static_cast<int>(ear->uses.size());
+        count += static_cast<int>(ear->uses.size());
       }
     });
   }
