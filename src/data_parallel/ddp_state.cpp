@@ -12,11 +12,11 @@
 #include <algorithm>
 #include <utility>
 
+#include <tessera/shard/same_model.h>
+#include <tessera/shard/state_broadcast.h>
 #include "data_parallel/reducer_sync.h"
 #include "data_parallel/reproducible/refused.h"
 #include "data_parallel/reproducible/tree_sync.h"
-#include "data_parallel/same_model.h"
-#include "data_parallel/state_broadcast.h"
 
 namespace tessera::data_parallel {
 namespace {

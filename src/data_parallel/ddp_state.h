@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include <tessera/shard/named_tensors.h>
 #include "data_parallel/ddp_settings.h"
 #include "data_parallel/gradient_sync.h"
-#include "data_parallel/trained_parameters.h"
 
 namespace tessera::data_parallel {
 

@@ -5,8 +5,8 @@
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
 
+#include <tessera/shard/state_broadcast.h>
 #include "data_parallel/ddp_state.h"
-#include "data_parallel/state_broadcast.h"
 
 namespace tessera {
 

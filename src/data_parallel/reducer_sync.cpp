@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "data_parallel/plain_alias.h"
+#include <tessera/shard/plain_alias.h>
 
 namespace tessera::data_parallel {
 namespace {

@@ -7,10 +7,10 @@
 
 #include <memory>
 
+#include <tessera/shard/named_tensors.h>
 #include "data_parallel/ddp_settings.h"
 #include "data_parallel/gradient_sync.h"
 #include "data_parallel/hook_adapter.h"
-#include "data_parallel/trained_parameters.h"
 
 namespace tessera::data_parallel {
 

@@ -22,11 +22,21 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
-void report_use(const Table& table, const at::Tensor& tensor, std::string_view name) {
+/// Who is to be told when an operator has ended.
+struct Uses : at::ObserverContext {
+  std::vector<std::shared_ptr<Listener>> listeners;
+};
+
+void report_use(const Table& table, const at::Tensor& tensor, std::string_view name, std::unique_ptr<Uses>& uses) {
   if (!tensor.defined()) return;
   const auto tell = [&](const Table::Place& place) {
     if (!place.entry->active.load(std::memory_order_relaxed)) return;
-    if (const auto listener = place.entry->listener.lock()) listener->on_use(tensor, name);
+    auto listener = place.entry->listener.lock();
+    if (!listener) return;
+    listener->on_use(tensor, name);
+    if (place.entry->interest != Interest::kUsesAndEnds) return;
+    if (!uses) uses = std::make_unique<Uses>();
+    uses->listeners.push_back(std::move(listener));
   };
   const auto [same, end_of_same] = table.by_tensor.equal_range(tensor.unsafeGetTensorImpl());
   for (auto found = same; found != end_of_same; ++found) tell(found->second);
@@ -40,12 +50,12 @@ void report_use(const Table& table, const at::Tensor& tensor, std::string_view n
   }
 }
 
-void report_input(const Table& table, const c10::IValue& input, std::string_view name) {
+void report_input(const Table& table, const c10::IValue& input, std::string_view name, std::unique_ptr<Uses>& uses) {
   if (input.isTensor()) {
-    report_use(table, input.toTensor(), name);
+    report_use(table, input.toTensor(), name, uses);
   } else if (input.isTensorList() || input.isOptionalTensorList()) {
     for (const c10::IValue& element : input.toListRef()) {
-      if (element.isTensor()) report_use(table, element.toTensor(), name);
+      if (element.isTensor()) report_use(table, element.toTensor(), name, uses);
     }
   }
 }
@@ -60,8 +70,15 @@ std::unique_ptr<at::ObserverContext> before_operator(const at::RecordFunction& f
     if (!entry->active.load(std::memory_order_relaxed)) continue;
     if (const auto listener = entry->listener.lock()) listener->on_operator(name);
   }
-  for (const c10::IValue& input : function.inputs()) report_input(*table, input, name);
-  return nullptr;
+  std::unique_ptr<Uses> uses;
+  for (const c10::IValue& input : function.inputs()) report_input(*table, input, name, uses);
+  return uses;
+}
+
+void after_operator(const at::RecordFunction& /*function*/, at::ObserverContext* context) {
+  if (!context) return;
+  const ListenerScope scope;
+  for (const auto& listener : static_cast<Uses*>(context)->listeners) listener->on_done();
 }
 
 }  // namespace
@@ -119,8 +136,9 @@ void Registry::publish() {
 void Registry::count_active(int change) {
   num_active_ += change;
   if (callback_ == at::INVALID_CALLBACK_HANDLE) {
-    callback_ = at::addGlobalCallback(
-        at::RecordFunctionCallback(&before_operator).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+    callback_ = at::addGlobalCallback(at::RecordFunctionCallback(&before_operator, &after_operator)
+                                          .needsInputs(true)
+                                          .scopes({at::RecordScope::FUNCTION}));
   } else if (change > 0 && num_active_ == 1) {
     at::reenableCallback(callback_);
   } else if (change < 0 && num_active_ == 0) {

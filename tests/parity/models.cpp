@@ -86,7 +86,8 @@ struct RecomputedGpt : Gpt {
 
 struct Conv : ParityModel {
   Conv()
-      : first(register_module("first", nn::Conv2d(nn::Conv2dOptions(2, 4, 3).padding(1)))),
+      // No bias before BatchNorm: its gradient is rounding alone, which AdamW makes as large as any other.
+      : first(register_module("first", nn::Conv2d(nn::Conv2dOptions(2, 4, 3).padding(1).bias(false)))),
         first_norm(register_module("first_norm", nn::BatchNorm2d(4))),
         second(register_module("second", nn::Conv2d(nn::Conv2dOptions(4, 4, 3).padding(1).bias(false)))),
         second_norm(register_module("second_norm", nn::BatchNorm2d(4))),

@@ -19,12 +19,15 @@ class Listener {
   virtual ~Listener() = default;
   /// `operator_name` ("aten::linear") is about to take `tensor`, whose storage is watched.
   virtual void on_use(const at::Tensor& tensor, std::string_view operator_name) = 0;
+  /// An operator for which `on_use` was called has ended, by an exception or otherwise: one call for each of `on_use`.
+  /// Operators are nested: one that calls others ends after them. Only for watches that ask for it.
+  virtual void on_done() {}
   /// Any operator is about to run. Only for watches that ask for it.
   virtual void on_operator(std::string_view /*operator_name*/) {}
 };
 
 /// What a watch wants to hear.
-enum class Interest { kUses, kUsesAndEveryOperator };
+enum class Interest { kUses, kUsesAndEnds, kUsesAndEveryOperator };
 
 /// Tells a listener of every use of some tensors' storages, as long as it lives. While no watch of the process is
 /// active, operators cost what they cost without us.

@@ -7,7 +7,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
-#include "data_parallel/plain_alias.h"
+#include <tessera/shard/plain_alias.h>
 
 namespace tessera::data_parallel {
 

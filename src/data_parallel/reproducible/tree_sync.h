@@ -5,11 +5,11 @@
 #include <memory>
 #include <vector>
 
+#include <tessera/shard/named_tensors.h>
 #include "data_parallel/ddp_settings.h"
 #include "data_parallel/flat_parameters.h"
 #include "data_parallel/gradient_sync.h"
 #include "data_parallel/reproducible/gradient_tree.h"
-#include "data_parallel/trained_parameters.h"
 
 namespace tessera::data_parallel {
 

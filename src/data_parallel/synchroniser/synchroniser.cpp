@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "data_parallel/state_broadcast.h"
+#include <tessera/shard/state_broadcast.h>
 #include "data_parallel/synchroniser/synchronisation.h"
 
 namespace tessera {
@@ -87,7 +87,7 @@ std::unique_ptr<data_parallel::Synchronisation> make_synchronisation(const std::
   // A group of its own: what it does in the background never mixes with the user's calls.
   const Communicator comm = ranks.comm().split_by([](int) { return 0; }, "staleness");
   check_agreement(comm, all, trained, options);
-  data_parallel::broadcast_all(comm, all.parameters(), 0);
+  broadcast_all(comm, all.parameters(), 0);
   return parse_synchronisation_mode(options.mode()) == SynchronisationMode::kLocalSgd
              ? make_local_sgd(comm, std::move(trained), options)
              : make_common_updates(comm, std::move(trained), options);

@@ -1,4 +1,4 @@
-#include "data_parallel/same_model.h"
+#include <tessera/shard/same_model.h>
 
 #include <tessera/core/error.h>
 
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <sstream>
 
-namespace tessera::data_parallel {
+namespace tessera {
 namespace {
 
 std::string joined(const std::vector<std::string>& lines) {
@@ -85,4 +85,4 @@ void require_same_lines(const Communicator& comm, const std::vector<std::string>
                     ". Build the same model with the same options on every rank");
 }
 
-}  // namespace tessera::data_parallel
+}  // namespace tessera

@@ -9,7 +9,7 @@ namespace torch::nn {
 class Module;
 }  // namespace torch::nn
 
-namespace tessera::data_parallel {
+namespace tessera {
 
 /// Tensors of a model with their full names ("blocks.0.attn.weight").
 struct NamedTensors {
@@ -24,4 +24,4 @@ NamedTensors trained_parameters_of(const torch::nn::Module& model);
 NamedTensors state_of(const torch::nn::Module& model);
 NamedTensors buffers_of(const torch::nn::Module& model);
 
-}  // namespace tessera::data_parallel
+}  // namespace tessera

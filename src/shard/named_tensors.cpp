@@ -1,4 +1,4 @@
-#include "data_parallel/trained_parameters.h"
+#include <tessera/shard/named_tensors.h>
 
 #include <tessera/core/error.h>
 
@@ -7,7 +7,7 @@
 
 #include <unordered_set>
 
-namespace tessera::data_parallel {
+namespace tessera {
 namespace {
 
 /// Adds each tensor once: a model may hold a module, or a parameter, in several places.
@@ -65,4 +65,4 @@ NamedTensors buffers_of(const torch::nn::Module& model) {
   return collector.take();
 }
 
-}  // namespace tessera::data_parallel
+}  // namespace tessera

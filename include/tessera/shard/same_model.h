@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "data_parallel/trained_parameters.h"
+#include <tessera/shard/named_tensors.h>
 
-namespace tessera::data_parallel {
+namespace tessera {
 
 /// A line for each tensor: its name, and all that must be the same on every rank.
 std::vector<std::string> described(const NamedTensors& state);
@@ -16,4 +16,4 @@ std::vector<std::string> described(const NamedTensors& state);
 /// which rank, and the first line that does.
 void require_same_lines(const Communicator& comm, const std::vector<std::string>& mine);
 
-}  // namespace tessera::data_parallel
+}  // namespace tessera

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <tessera/core/options.h>
+#include <tessera/fsdp/wrap_policy.h>
+
+#include <torch/arg.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// What is cut into shards.
+enum class ShardingStrategy {
+  kFullShard,    ///< parameters, gradients and optimizer state (ZeRO-3); parameters are gathered for each use
+  kShardGradOp,  ///< the same, but parameters stay gathered from the first use in forward to the end of backward (ZeRO-2)
+  kZero1,        ///< optimizer state and gradients; parameters stay whole on every rank
+  kNoShard,      ///< nothing: gradients are averaged as DDP does
+  kHybridShard,  ///< kFullShard along one axis, replicas along another
+};
+
+/// When the parameters that backward needs next are gathered.
+enum class BackwardPrefetch {
+  kPre,   ///< before the present unit computes: most overlap, one more unit in memory
+  kPost,  ///< when its gradients are complete
+  kNone,  ///< when they are used
+};
+
+struct FsdpOptions {
+  /// What is sharded.
+  TORCH_ARG(ShardingStrategy, strategy) = ShardingStrategy::kFullShard;
+  /// Which modules become units. A unit is gathered as a whole: smaller units need less memory and more messages.
+  TORCH_ARG(WrapPolicy, auto_wrap) = wrap_by_size();
+  /// Parameters with fewer elements stay whole on every rank; their gradients are averaged.
+  TORCH_ARG(std::int64_t, min_num_params) = 1000;
+  /// When backward's next parameters are gathered.
+  TORCH_ARG(BackwardPrefetch, backward_prefetch) = BackwardPrefetch::kPre;
+  /// Whether forward's next parameters are gathered before they are used.
+  TORCH_ARG(bool, forward_prefetch) = true;
+  /// At most one unit is gathered ahead. Off: up to four are, where latency is long and memory is plenty.
+  TORCH_ARG(bool, limit_all_gathers) = true;
+  /// `parameters()` are slices of the model's parameters, one for each, for optimizers with groups by name. Off: one
+  /// long vector for each unit, which is quicker.
+  TORCH_ARG(bool, use_orig_params) = false;
+  /// At the start every rank takes rank 0's parameters and buffers. Off: they are the same already, and you know it.
+  TORCH_ARG(bool, init_sync) = true;
+  /// Before each forward that builds a graph every rank takes rank 0's buffers.
+  TORCH_ARG(bool, broadcast_buffers) = true;
+
+ public:
+  /// Without `auto_wrap`, which has no text form.
+  static const FieldList<FsdpOptions>& fields();
+};
+
+}  // namespace tessera

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <tessera/fsdp/fsdp_options.h>
+#include <tessera/mesh/ranks.h>
+#include <tessera/shard/flat_layout.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+template <typename Contained>
+class ModuleHolder;
+}  // namespace torch::nn
+
+namespace tessera {
+
+namespace fsdp {
+class FsdpState;
+}  // namespace fsdp
+
+/// Bytes and counts of one rank, as they are and not as they should be.
+struct FsdpStatistics {
+  std::uint64_t num_gathers = 0;
+  std::uint64_t num_reduce_scatters = 0;
+  std::uint64_t gathered_bytes = 0;       ///< now
+  std::uint64_t peak_gathered_bytes = 0;  ///< since the start
+  std::uint64_t largest_unit_bytes = 0;
+  std::uint64_t shard_bytes = 0;  ///< of this rank's parameters, those that stay whole among them
+  std::uint64_t full_bytes = 0;   ///< of all parameters
+  /// shard_bytes / full_bytes.
+  double local_sharding_ratio() const;
+};
+
+/// A part of a tensor of the model, and where it belongs.
+struct TensorSlice {
+  at::Tensor values;                ///< one-dimensional; shares memory with what is trained
+  std::int64_t start;               ///< of the tensor laid out row by row
+  std::vector<std::int64_t> shape;  ///< of the whole tensor
+};
+
+/// A model whose parameters lie in shards. A handle: cheap to copy. The model itself is used as before.
+class ShardedModel {
+ public:
+  explicit ShardedModel(std::shared_ptr<fsdp::FsdpState> state);
+
+  /// What to build an optimizer on: this rank's parts, and the parameters that stay whole.
+  std::vector<at::Tensor> parameters() const;
+  /// The same by name: of the unit or, with `use_orig_params`, of the parameter.
+  std::vector<std::pair<std::string, at::Tensor>> named_parameters() const;
+
+  /// Backward passes add to gradients without averaging them, as long as the object lives: for all micro-batches of a
+  /// step but the last.
+  class NoSync {
+   public:
+    explicit NoSync(std::shared_ptr<fsdp::FsdpState> state);
+    ~NoSync();
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    std::shared_ptr<fsdp::FsdpState> state_;
+  };
+  NoSync no_sync() const;
+
+  /// All parameters are whole as long as the object lives, for code that reads them by pointer. What it writes is lost.
+  /// Collective.
+  class Whole {
+   public:
+    explicit Whole(std::shared_ptr<fsdp::FsdpState> state);
+    ~Whole();
+    Whole(const Whole&) = delete;
+    Whole& operator=(const Whole&) = delete;
+
+   private:
+    std::shared_ptr<fsdp::FsdpState> state_;
+  };
+  Whole gather() const;
+
+  /// Copies of all parameters and buffers by name, whole, on every rank. Collective.
+  std::map<std::string, at::Tensor> full_state_dict() const;
+  /// This rank's parts, by the names of the parameters, and what is whole on every rank.
+  std::map<std::string, TensorSlice> sharded_state_dict() const;
+  /// Who holds what of each sharded parameter.
+  std::vector<ShardInfo> shards() const;
+
+  FsdpStatistics statistics() const;
+  const std::shared_ptr<fsdp::FsdpState>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<fsdp::FsdpState> state_;
+};
+
+/// Shards a model that was not modified: go on to call it as before. Collective: over `ranks`.
+ShardedModel fully_shard(std::shared_ptr<torch::nn::Module> model, const Ranks& ranks, const FsdpOptions& options = {});
+/// Hybrid: shards along `shards`, the same on every rank along `replicas`. Sets the strategy to kHybridShard.
+ShardedModel fully_shard(std::shared_ptr<torch::nn::Module> model, const Ranks& shards, const Ranks& replicas,
+                         const FsdpOptions& options = {});
+template <typename Impl>
+ShardedModel fully_shard(const torch::nn::ModuleHolder<Impl>& model, const Ranks& ranks,
+                         const FsdpOptions& options = {}) {
+  return fully_shard(std::shared_ptr<torch::nn::Module>(model.ptr()), ranks, options);
+}
+
+/// As `clip_grad_norm` of a model in one piece: the norm is that of all gradients on all ranks. Collective.
+double clip_grad_norm(const ShardedModel& model, double max_norm);
+
+}  // namespace tessera

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <tessera/comm/communicator.h>
+
+#include <c10/core/Allocator.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace tessera::fsdp {
+
+/// Memory that units borrow while they are gathered. Buffers are kept for the next borrower: fresh pages cost more to
+/// fault in than most units take to gather. They lie in mappings of their own, or in the group's memory, and return to
+/// the system with the pool.
+/// Thread-safety: none; the memory itself may be given back later than the pool.
+class BufferPool {
+ public:
+  /// Buffers are of one size, the largest that will be asked for; with 0, of the very size that is asked for, for units
+  /// that are all gathered at once.
+  BufferPool(Communicator comm, std::size_t buffer_bytes);
+
+  /// Uninitialised; returns to the pool by itself.
+  c10::DataPtr lend(std::size_t num_bytes);
+
+  std::size_t lent_bytes() const;
+  std::size_t peak_bytes() const;
+
+ private:
+  // What was lent holds on to it, and not to the group: its own threads let go of tensors too.
+  struct State;
+
+  Communicator comm_;
+  std::size_t buffer_bytes_;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,101 @@
+#include <tessera/core/error.h>
+#include <tessera/fsdp/fully_shard.h>
+#include <tessera/shard/same_model.h>
+
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "fsdp/fsdp_state.h"
+
+namespace tessera {
+namespace {
+
+using fsdp::FsdpState;
+using fsdp::UnitRanks;
+
+/// What must be the same on every rank.
+std::vector<std::string> lines_of(const torch::nn::Module& model, const FsdpOptions& options) {
+  std::vector<std::string> lines;
+  for (const auto& field : FsdpOptions::fields().fields()) {
+    lines.push_back("option " + field.key + " = " + FsdpOptions::fields().get_text(options, field.key));
+  }
+  lines.push_back("wrap policy " + options.auto_wrap().text());
+  const auto tensors = described(state_of(model));
+  lines.insert(lines.end(), tensors.begin(), tensors.end());
+  return lines;
+}
+
+ShardedModel shard(std::shared_ptr<torch::nn::Module> model, const UnitRanks& ranks, const FsdpOptions& options) {
+  if (!model) throw ConfigError("there is no model to shard: the pointer is null");
+  FsdpOptions::fields().check(options);
+  const auto lines = lines_of(*model, options);
+  require_same_lines(ranks.shards, lines);
+  if (ranks.replicas) require_same_lines(*ranks.replicas, lines);
+  return ShardedModel(FsdpState::make(std::move(model), ranks, options));
+}
+
+}  // namespace
+
+ShardedModel fully_shard(std::shared_ptr<torch::nn::Module> model, const Ranks& ranks, const FsdpOptions& options) {
+  const Communicator& comm = ranks.comm();
+  if (options.strategy() == ShardingStrategy::kHybridShard) {
+    throw ConfigError(
+        "hybrid sharding needs two axes: fully_shard(model, mesh[\"shard\"], mesh[\"replica\"], options)");
+  }
+  if (options.strategy() == ShardingStrategy::kNoShard) {
+    return shard(std::move(model), {comm.split({comm.rank()}, "no_shard"), comm}, options);
+  }
+  return shard(std::move(model), {comm, std::nullopt}, options);
+}
+
+ShardedModel fully_shard(std::shared_ptr<torch::nn::Module> model, const Ranks& shards, const Ranks& replicas,
+                         const FsdpOptions& options) {
+  FsdpOptions hybrid = options;
+  hybrid.strategy(ShardingStrategy::kHybridShard);
+  return shard(std::move(model), {shards.comm(), replicas.comm()}, hybrid);
+}
+
+double FsdpStatistics::local_sharding_ratio() const {
+  return full_bytes == 0 ? 1 : static_cast<double>(shard_bytes) / static_cast<double>(full_bytes);
+}
+
+ShardedModel::ShardedModel(std::shared_ptr<FsdpState> state) : state_(std::move(state)) {}
+
+std::vector<std::pair<std::string, at::Tensor>> ShardedModel::named_parameters() const {
+  std::vector<std::pair<std::string, at::Tensor>> named;
+  for (const auto& unit : state_->units()) {
+    if (!unit->is_trained()) continue;
+    if (!state_->options().use_orig_params()) {
+      named.emplace_back(unit->name(), unit->shard());
+      continue;
+    }
+    for (const auto& slice : unit->trained_slices()) {
+      named.emplace_back(unit->layout().items()[slice.index].name, slice.values);
+    }
+  }
+  const NamedTensors& replicated = state_->replicated();
+  for (std::size_t i = 0; i < replicated.tensors.size(); ++i) {
+    if (replicated.tensors[i].requires_grad()) named.emplace_back(replicated.names[i], replicated.tensors[i]);
+  }
+  return named;
+}
+
+std::vector<at::Tensor> ShardedModel::parameters() const {
+  std::vector<at::Tensor> tensors;
+  for (auto& [name, tensor] : named_parameters()) tensors.push_back(tensor);
+  return tensors;
+}
+
+ShardedModel::NoSync ShardedModel::no_sync() const { return NoSync(state_); }
+ShardedModel::NoSync::NoSync(std::shared_ptr<FsdpState> state) : state_(std::move(state)) { state_->enter_no_sync(); }
+ShardedModel::NoSync::~NoSync() { state_->leave_no_sync(); }
+
+ShardedModel::Whole ShardedModel::gather() const { return Whole(state_); }
+ShardedModel::Whole::Whole(std::shared_ptr<FsdpState> state) : state_(std::move(state)) { state_->hold_all(); }
+ShardedModel::Whole::~Whole() { state_->let_go(); }
+
+FsdpStatistics ShardedModel::statistics() const { return state_->statistics(); }
+
+}  // namespace tessera

@@ -1,0 +1,85 @@
+#include "fsdp/plan_units.h"
+
+#include <torch/nn/module.h>
+
+#include <map>
+#include <unordered_set>
+#include <utility>
+
+namespace tessera::fsdp {
+namespace {
+
+class Planner {
+ public:
+  Planner(const WrapPolicy& policy, std::int64_t min_elements) : policy_(policy), min_elements_(min_elements) {}
+
+  ModelPlan plan(const torch::nn::Module& model) {
+    make_units("", visit(model, ""));
+    return std::move(plan_);
+  }
+
+ private:
+  /// The parameters of a module that no unit has taken.
+  NamedTensors visit(const torch::nn::Module& module, const std::string& name) {
+    NamedTensors left;
+    for (const auto& entry : module.named_parameters(/*recurse=*/false)) {
+      take(joined(name, entry.key()), entry.value(), left);
+    }
+    for (const auto& child : module.named_children()) {
+      const std::string child_name = joined(name, child.key());
+      NamedTensors of_child = visit(*child.value(), child_name);
+      const auto num_elements = count(of_child);
+      if (num_elements > 0 && policy_.wraps(*child.value(), child_name, num_elements)) {
+        make_units(child_name, of_child);
+        continue;
+      }
+      left.names.insert(left.names.end(), of_child.names.begin(), of_child.names.end());
+      left.tensors.insert(left.tensors.end(), of_child.tensors.begin(), of_child.tensors.end());
+    }
+    return left;
+  }
+
+  void take(std::string name, const at::Tensor& parameter, NamedTensors& left) {
+    if (!parameter.defined() || !seen_.insert(parameter.unsafeGetTensorImpl()).second) return;
+    const bool whole = parameter.numel() < min_elements_ || parameter.numel() == 0 || !parameter.is_floating_point();
+    NamedTensors& target = whole ? plan_.replicated : left;
+    target.names.push_back(std::move(name));
+    target.tensors.push_back(parameter);
+  }
+
+  void make_units(const std::string& name, const NamedTensors& parameters) {
+    // An optimizer must not touch what is frozen, weight decay would: so that lies apart.
+    std::map<std::pair<at::ScalarType, bool>, UnitPlan> kinds;
+    for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
+      const at::Tensor& parameter = parameters.tensors[i];
+      UnitPlan& unit = kinds[{parameter.scalar_type(), !parameter.requires_grad()}];
+      unit.name = name;
+      unit.parameters.names.push_back(parameters.names[i]);
+      unit.parameters.tensors.push_back(parameter);
+    }
+    for (auto& [kind, unit] : kinds) plan_.units.push_back(std::move(unit));
+  }
+
+  static std::string joined(const std::string& path, const std::string& key) {
+    return path.empty() ? key : path + "." + key;
+  }
+
+  static std::int64_t count(const NamedTensors& parameters) {
+    std::int64_t num_elements = 0;
+    for (const at::Tensor& parameter : parameters.tensors) num_elements += parameter.numel();
+    return num_elements;
+  }
+
+  const WrapPolicy& policy_;
+  std::int64_t min_elements_;
+  std::unordered_set<const c10::TensorImpl*> seen_;
+  ModelPlan plan_;
+};
+
+}  // namespace
+
+ModelPlan plan_units(const torch::nn::Module& model, const WrapPolicy& policy, std::int64_t min_elements) {
+  return Planner(policy, min_elements).plan(model);
+}
+
+}  // namespace tessera::fsdp

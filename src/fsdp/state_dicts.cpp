@@ -1,0 +1,67 @@
+#include <tessera/fsdp/fully_shard.h>
+#include <tessera/shard/state_broadcast.h>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "fsdp/fsdp_state.h"
+
+namespace tessera {
+
+std::map<std::string, at::Tensor> ShardedModel::full_state_dict() const {
+  const at::NoGradGuard no_grad;
+  std::map<std::string, at::Tensor> state;
+  // Unit by unit: all of them at once may be more than a rank can hold.
+  for (std::size_t u = 0; u < state_->units().size(); ++u) {
+    const auto& unit = *state_->units()[u];
+    state_->with_unit(static_cast<int>(u), [&] {
+      for (std::size_t i = 0; i < unit.parameters().size(); ++i) {
+        state[unit.layout().items()[i].name] = unit.parameters()[i].detach().clone();
+      }
+    });
+  }
+  const NamedTensors& replicated = state_->replicated();
+  for (std::size_t i = 0; i < replicated.tensors.size(); ++i) {
+    state[replicated.names[i]] = replicated.tensors[i].detach().clone();
+  }
+  const NamedTensors buffers = state_->buffers();
+  std::vector<at::Tensor> copies;
+  for (std::size_t i = 0; i < buffers.tensors.size(); ++i) {
+    copies.push_back(state[buffers.names[i]] = buffers.tensors[i].clone());
+  }
+  // As in training, rank 0's count.
+  if (state_->ranks().replicas) broadcast_all(*state_->ranks().replicas, copies, 0);
+  broadcast_all(state_->ranks().shards, copies, 0);
+  return state;
+}
+
+std::map<std::string, TensorSlice> ShardedModel::sharded_state_dict() const {
+  std::map<std::string, TensorSlice> state;
+  for (const auto& unit : state_->units()) {
+    for (const auto& slice : unit->slices()) {
+      if (slice.values.numel() == 0) continue;
+      const auto& item = unit->layout().items()[slice.index];
+      state[item.name] = {slice.values, slice.start, item.shape};
+    }
+  }
+  const auto add_whole = [&](const NamedTensors& tensors) {
+    for (std::size_t i = 0; i < tensors.tensors.size(); ++i) {
+      const at::Tensor& tensor = tensors.tensors[i];
+      state[tensors.names[i]] = {tensor.detach().reshape({-1}), 0, tensor.sizes().vec()};
+    }
+  };
+  add_whole(state_->replicated());
+  add_whole(state_->buffers());
+  return state;
+}
+
+std::vector<ShardInfo> ShardedModel::shards() const {
+  std::vector<ShardInfo> shards;
+  for (const auto& unit : state_->units()) {
+    const auto of_unit = shards_of(unit->layout(), unit->partition(), unit->ranks().shards.rank());
+    shards.insert(shards.end(), of_unit.begin(), of_unit.end());
+  }
+  return shards;
+}
+
+}  // namespace tessera

@@ -1,0 +1,234 @@
+#include "fsdp/unit.h"
+
+#include <tessera/core/error.h>
+#include <tessera/shard/plain_alias.h>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/StorageImpl.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera::fsdp {
+namespace {
+
+// Kernels that work on vectors give other bits for a piece that ends within one: tensors and parts begin on whole ones.
+constexpr std::int64_t kVectorBytes = 64;
+
+std::int64_t elements_of_vector(const UnitPlan& plan) {
+  return kVectorBytes / static_cast<std::int64_t>(plan.parameters.tensors.front().element_size());
+}
+
+FlatLayout layout_of(const UnitPlan& plan) {
+  FlatLayout layout(elements_of_vector(plan));
+  for (std::size_t i = 0; i < plan.parameters.tensors.size(); ++i) {
+    layout.add(plan.parameters.names[i], plan.parameters.tensors[i].sizes().vec());
+  }
+  return layout;
+}
+
+std::string label_of(const std::string& name) { return name.empty() ? "the model itself" : "\"" + name + "\""; }
+
+std::string why_sharded(const std::string& name) {
+  return "the parameters of " + label_of(name) +
+         " are in shards at this point. Operators of LibTorch gather them by themselves; code that takes data_ptr() or "
+         "item accessors, or runs on another thread, needs a `const auto whole = sharded.gather();` around it";
+}
+
+std::string where_gradients_are(const std::string& name) {
+  return "the gradients of " + label_of(name) +
+         " are in shards. Build the optimizer on sharded.parameters(), after fully_shard(), and clip with "
+         "tessera::clip_grad_norm(sharded, ...)";
+}
+
+/// The memory of a tensor, which lives as long as that is held.
+c10::DataPtr bytes_of(at::Tensor tensor) {
+  auto kept = std::make_unique<at::Tensor>(std::move(tensor));
+  void* const bytes = kept->mutable_data_ptr();
+  return {bytes, kept.release(), [](void* context) { delete static_cast<at::Tensor*>(context); },
+          c10::Device(c10::kCPU)};
+}
+
+}  // namespace
+
+Unit::Unit(const UnitPlan& plan, UnitRanks ranks, BufferPool rows, BufferPool gradients, bool init_sync)
+    : name_(plan.name),
+      ranks_(std::move(ranks)),
+      rows_(std::move(rows)),
+      gradient_rows_(std::move(gradients)),
+      is_trained_(plan.parameters.tensors.front().requires_grad()),
+      parameters_(plan.parameters.tensors),
+      layout_(layout_of(plan)),
+      partition_(layout_.num_elements(), ranks_.shards.size(), elements_of_vector(plan)),
+      mine_(partition_.of(ranks_.shards.rank())),
+      storage_(layout_.num_elements(), parameters_.front().scalar_type(), why_sharded(name_)),
+      gradient_mark_(layout_.num_elements(), parameters_.front().scalar_type(), where_gradients_are(name_)),
+      gradients_(layout_.num_elements(), parameters_.front().scalar_type(), where_gradients_are(name_)) {
+  const at::NoGradGuard no_grad;
+  adopt_values(plan, init_sync);
+}
+
+void Unit::adopt_values(const UnitPlan& plan, bool init_sync) {
+  storage_.give(rows_.lend(static_cast<std::size_t>(storage_.num_bytes())));
+  const at::Tensor& row = storage_.row();
+  clear_gaps(row);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) view_of(row, i).copy_(plan.parameters.tensors[i]);
+  if (init_sync) {
+    ranks_.shards.broadcast(row, 0);
+    if (ranks_.replicas) ranks_.replicas->broadcast(row, 0);
+  }
+  shard_ = ranks_.shards.empty({mine_.size}, row.options());
+  shard_.copy_(row.narrow(0, mine_.start, mine_.size));
+  storage_.take(why_sharded(name_));
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& item = layout_.items()[i];
+    parameters_[i].set_data(storage_.view(item.range.start, item.shape));
+  }
+  if (is_whole()) {
+    // Nobody else holds a part: the row is the shard.
+    storage_.give(bytes_of(shard_));
+    state_ = UnitState::kGathered;
+  }
+  shard_.set_requires_grad(is_trained_);
+}
+
+at::Tensor Unit::view_of(const at::Tensor& row, std::size_t index) const {
+  const auto& item = layout_.items()[index];
+  return row.narrow(0, item.range.start, item.range.size).view(item.shape);
+}
+
+void Unit::clear_gaps(const at::Tensor& row) const {
+  std::int64_t end = 0;
+  for (const auto& item : layout_.items()) {
+    if (item.range.start > end) row.narrow(0, end, item.range.start - end).zero_();
+    end = item.range.end();
+  }
+}
+
+// ---- parameters -----------------------------------------------------------------------------------------------------
+
+void Unit::start_gather() {
+  if (state_ != UnitState::kSharded) return;
+  const at::NoGradGuard no_grad;
+  if (!storage_.has_bytes()) storage_.give(rows_.lend(static_cast<std::size_t>(storage_.num_bytes())));
+  state_ = UnitState::kGathering;
+  gather_ = ranks_.shards.all_gather_into_async(storage_.row(), shard_.detach(), partition_.sizes());
+}
+
+void Unit::finish_gather() {
+  if (state_ != UnitState::kGathering) return;
+  gather_.wait();
+  gather_ = Work();
+  state_ = UnitState::kGathered;
+}
+
+void Unit::release(bool keep_bytes) {
+  if (is_whole()) return;
+  finish_gather();
+  if (state_ != UnitState::kGathered) return;
+  state_ = UnitState::kSharded;
+  if (!keep_bytes) storage_.take(why_sharded(name_));
+}
+
+void Unit::require_own_memory() const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].is_alias_of(storage_.row())) continue;
+    throw ConfigError("the parameter " + layout_.items()[i].name +
+                      " was given other memory after fully_shard() (rank " +
+                      std::to_string(ranks_.shards.world_rank()) +
+                      "): torch::load and set_data() do that. Load the model before it is sharded");
+  }
+}
+
+void Unit::explain(const std::string& why) {
+  if (storage_.has_bytes()) storage_.take(why);
+  storage_.explain(why);
+  state_ = UnitState::kSharded;
+}
+
+std::vector<Unit::Slice> Unit::slices() const {
+  const at::NoGradGuard no_grad;
+  std::vector<Slice> slices;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Range& whole = layout_.items()[i].range;
+    const Range held = whole.meet(mine_);
+    const auto begin = held.size == 0 ? 0 : held.start - mine_.start;
+    slices.push_back({i, held.size == 0 ? 0 : held.start - whole.start,
+                      plain_alias_of(shard_.detach().narrow(0, begin, held.size))});
+  }
+  return slices;
+}
+
+void Unit::train_slices() {
+  trained_slices_ = slices();
+  for (Slice& slice : trained_slices_) slice.values.set_requires_grad(is_trained_);
+}
+
+// ---- gradients ------------------------------------------------------------------------------------------------------
+
+void Unit::take_gradient(std::size_t index, const at::Tensor& gradient) {
+  const at::NoGradGuard no_grad;
+  if (!gradients_.has_bytes()) {
+    gradients_.give(gradient_rows_.lend(static_cast<std::size_t>(gradients_.num_bytes())));
+    clear_gaps(gradients_.row());
+    came_.assign(parameters_.size(), false);
+  }
+  at::Tensor place = view_of(gradients_.row(), index);
+  if (came_[index]) {
+    place.add_(gradient);
+  } else {
+    place.copy_(gradient);
+  }
+  came_[index] = true;
+}
+
+void Unit::start_reduce() {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!came_[i]) view_of(gradients_.row(), i).zero_();
+  }
+  if (is_whole()) {
+    reduced_ = gradients_.row().clone();
+    return;
+  }
+  reduced_ = at::empty({mine_.size}, shard_.options().requires_grad(false));
+  reduce_ = ranks_.shards.reduce_scatter_into_async(reduced_, gradients_.row(), ReduceOp::kAvg, partition_.sizes());
+}
+
+void Unit::finish_reduce() {
+  if (!reduced_.defined()) return;
+  const at::NoGradGuard no_grad;
+  if (!is_whole()) reduce_.wait();
+  reduce_ = Work();
+  gradients_.take(where_gradients_are(name_));
+  if (ranks_.replicas) ranks_.replicas->all_reduce(reduced_, ReduceOp::kAvg);
+  at::Tensor& gradient = shard_.mutable_grad();
+  // Whoever trains slices clears their gradients, not the shard's.
+  const auto is_cleared = [](const Slice& slice) { return !slice.values.grad().defined(); };
+  if (std::any_of(trained_slices_.begin(), trained_slices_.end(), is_cleared)) gradient = at::Tensor();
+  if (gradient.defined()) {
+    gradient.add_(reduced_);
+  } else {
+    gradient = reduced_;
+  }
+  reduced_ = at::Tensor();
+  hand_out_gradient(gradient);
+}
+
+void Unit::hand_out_gradient(const at::Tensor& gradient) const {
+  for (const Slice& slice : trained_slices_) {
+    const auto begin = layout_.items()[slice.index].range.start + slice.start - mine_.start;
+    const auto size = slice.values.numel();
+    slice.values.mutable_grad() = plain_alias_of(gradient.narrow(0, size == 0 ? 0 : begin, size));
+  }
+}
+
+void Unit::mark_gradients() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& item = layout_.items()[i];
+    parameters_[i].mutable_grad() = gradient_mark_.view(item.range.start, item.shape);
+  }
+}
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <tessera/comm/communicator.h>
+#include <tessera/shard/flat_layout.h>
+#include <tessera/shard/hollow_storage.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fsdp/buffer_pool.h"
+#include "fsdp/plan_units.h"
+
+namespace tessera::fsdp {
+
+enum class UnitState { kSharded, kGathering, kGathered };
+
+/// The ranks that hold the parts of a unit, and those that hold the same part.
+struct UnitRanks {
+  Communicator shards;
+  std::optional<Communicator> replicas;
+};
+
+/// Parameters that are gathered together. They are views of one row of elements whose bytes come and go; this rank keeps
+/// its part of the row, which is what an optimizer updates.
+class Unit {
+ public:
+  /// The parameters become views of the row, which holds their values in shards from now on. With `init_sync` all ranks
+  /// take those of rank 0. Collective.
+  Unit(const UnitPlan& plan, UnitRanks ranks, BufferPool rows, BufferPool gradients, bool init_sync);
+
+  /// A part of one parameter that lies in this rank's shard.
+  struct Slice {
+    std::size_t index;   ///< of the parameter
+    std::int64_t start;  ///< in the parameter, laid out row by row
+    at::Tensor values;   ///< in the shard's memory, a leaf of its own
+  };
+
+  const std::string& name() const { return name_; }
+  UnitState state() const { return state_; }
+  bool is_trained() const { return is_trained_; }
+  const FlatLayout& layout() const { return layout_; }
+  const Partition& partition() const { return partition_; }
+  const UnitRanks& ranks() const { return ranks_; }
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  const HollowStorage& storage() const { return storage_; }
+  /// This rank's part of the row.
+  const at::Tensor& shard() const { return shard_; }
+  /// One for each parameter, empty where this rank holds nothing of it.
+  std::vector<Slice> slices() const;
+  /// From now on gradients are those of `slices`, instead of the shard's.
+  void train_slices();
+  const std::vector<Slice>& trained_slices() const { return trained_slices_; }
+
+  /// Collective: over the shards. The parameters hold their values when finish_gather() returns.
+  void start_gather();
+  void finish_gather();
+  /// The bytes go; or stay, to be overwritten when the unit is gathered again. Requires: kGathered.
+  void release(bool keep_bytes);
+  /// Throws ConfigError for a parameter that somebody gave other memory, as torch::load does.
+  void require_own_memory() const;
+  /// What a kernel will say that reads the parameters though they could not be gathered.
+  void explain(const std::string& why);
+
+  /// Adds to what earlier passes have left.
+  void take_gradient(std::size_t index, const at::Tensor& gradient);
+  bool has_unreduced_gradients() const { return gradients_.has_bytes() && !reduced_.defined(); }
+  /// Collective. Parameters without gradient count as zero.
+  void start_reduce();
+  /// The average is in, or was added to, `shard().grad()` afterwards.
+  void finish_reduce();
+  /// `grad()` of the model's parameters says, to whoever reads it, where gradients are.
+  void mark_gradients();
+
+ private:
+  bool is_whole() const { return partition_.num_parts() == 1; }
+  at::Tensor view_of(const at::Tensor& row, std::size_t index) const;
+  void clear_gaps(const at::Tensor& row) const;
+  void hand_out_gradient(const at::Tensor& gradient) const;
+  void adopt_values(const UnitPlan& plan, bool init_sync);
+
+  std::string name_;
+  UnitRanks ranks_;
+  BufferPool rows_;
+  BufferPool gradient_rows_;
+  bool is_trained_;
+  std::vector<at::Tensor> parameters_;
+  FlatLayout layout_;
+  Partition partition_;
+  Range mine_;
+  HollowStorage storage_;
+  HollowStorage gradient_mark_;
+  at::Tensor shard_;
+  std::vector<Slice> trained_slices_;
+  UnitState state_ = UnitState::kSharded;
+  Work gather_;
+  Work reduce_;
+
+  HollowStorage gradients_;  // all of this rank's, unreduced
+  std::vector<bool> came_;   // which of them are there
+  at::Tensor reduced_;       // this rank's part of their average
+};
+
+}  // namespace tessera::fsdp

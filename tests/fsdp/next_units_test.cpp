@@ -1,0 +1,57 @@
+#include "fsdp/next_units.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera::fsdp {
+namespace {
+
+using Units = std::vector<int>;
+
+void train(NextUnits& order, const Units& forward, const Units& backward) {
+  for (const int unit : forward) order.used(unit, Pass::kForward);
+  for (const int unit : backward) order.used(unit, Pass::kBackward);
+}
+
+TEST(NextUnits, KnowsNothingAtFirst) {
+  NextUnits order;
+  order.used(0, Pass::kForward);
+  EXPECT_TRUE(order.foretell(3).empty());
+}
+
+TEST(NextUnits, FollowsTheFirstIterationThroughForwardAndBackward) {
+  NextUnits order;
+  train(order, {0, 1, 2, 0}, {0, 2, 1, 0});
+  train(order, {0, 1}, {});
+  EXPECT_EQ(order.foretell(1), Units{2});
+  EXPECT_EQ(order.foretell(2), (Units{2, 0}));
+  train(order, {2, 0}, {});
+  EXPECT_EQ(order.foretell(2), (Units{2, 1})) << "backward follows";
+  train(order, {}, {0, 2});
+  EXPECT_EQ(order.foretell(1), Units{1});
+}
+
+TEST(NextUnits, KeepsEvaluationApart) {
+  NextUnits order;
+  train(order, {0, 1, 2}, {2, 1, 0});
+  for (const int unit : {0, 2, 0, 2}) order.used(unit, Pass::kEvaluation);
+  order.used(0, Pass::kForward);
+  order.used(1, Pass::kForward);
+  EXPECT_EQ(order.foretell(1), Units{2});
+}
+
+TEST(NextUnits, LearnsAnotherPathAtOnce) {
+  NextUnits order;
+  for (int i = 0; i < 3; ++i) train(order, {0, 1, 2, 3}, {3, 2, 1, 0});
+  train(order, {0, 1, 3}, {3, 1, 0});
+  train(order, {0, 1}, {});
+  EXPECT_EQ(order.foretell(1), Units{3});
+}
+
+TEST(NextUnits, EndsWhenItGoesInCircles) {
+  NextUnits order;
+  for (int i = 0; i < 3; ++i) train(order, {0, 1}, {});
+  EXPECT_EQ(order.foretell(5), Units{0});
+}
+
+}  // namespace
+}  // namespace tessera::fsdp
