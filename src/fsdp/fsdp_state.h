@@ -4,17 +4,16 @@
 #include <tessera/fsdp/fully_shard.h>
 #include <tessera/intercept/watch.h>
 
-#include <torch/csrc/autograd/function.h>
-
-#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
-#include <string>
+#include <optional>
+#include <string_view>
 #include <thread>
 #include <vector>
 
-#include "fsdp/next_units.h"
+#include "fsdp/gather_schedule.h"
+#include "fsdp/gradient_reduction.h"
 #include "fsdp/unit.h"
 
 namespace tessera::fsdp {
@@ -33,24 +32,18 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
 
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
   const NamedTensors& replicated() const { return replicated_; }
+  NamedTensors buffers() const;
   const UnitRanks& ranks() const { return ranks_; }
   const FsdpOptions& options() const { return options_; }
   FsdpStatistics statistics() const;
 
   void enter_no_sync() { ++num_no_sync_; }
   void leave_no_sync() { --num_no_sync_; }
-  NamedTensors buffers() const;
   /// Runs `body` with one unit whole. Collective.
   void with_unit(int unit, const std::function<void()>& body);
   /// All units, until let_go(). Collective.
   void hold_all();
   void let_go();
-
-  void on_parameter_use(int unit, std::string_view operator_name);
-  void on_parameter_done(int unit);
-  void on_shard_use();
-  /// Takes the gradient of a parameter on its way to `grad()`.
-  void on_gradient(int unit, std::size_t index, const at::Tensor& gradient);
 
  private:
   enum class Phase { kBetween, kForward, kBackward };
@@ -59,49 +52,34 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
 
   FsdpState(std::shared_ptr<torch::nn::Module> model, UnitRanks ranks, FsdpOptions options);
   void make_units();
+  void count_bytes();
   void listen();
-  void hook_gradients();
 
-  void use(int unit);
+  void on_parameter_use(int unit, std::string_view operator_name);
+  void on_parameter_done(int unit);
+  void on_shard_use();
+  void on_gradient(int unit, std::size_t index, const at::Tensor& gradient);
   void begin_forward();
-  bool reshards(Pass pass) const;
-  bool keeps_bytes() const { return options_.strategy() == ShardingStrategy::kZero1; }
-  std::size_t num_ahead(Pass pass) const;
-  void release_all_but(const std::vector<int>& wanted);
-  void release_all();
-  void prefetch(const std::vector<int>& units);
-
-  void start_backward();
-  void unit_is_complete(int unit);
+  void begin_backward();
   void end_backward();
-  void reduce_replicated();
-  std::string who() const;
+  bool is_own_thread() const { return std::this_thread::get_id() == thread_; }
+  void raise_kept_error();
 
   std::shared_ptr<torch::nn::Module> model_;
   UnitRanks ranks_;
   FsdpOptions options_;
   NamedTensors replicated_;
+  std::optional<BufferPool> rows_;
   std::vector<std::unique_ptr<Unit>> units_;
+  std::optional<GatherSchedule> gathers_;
+  std::optional<GradientReduction> gradients_;
   std::vector<std::shared_ptr<intercept::Listener>> listeners_;
   std::vector<intercept::Watch> watches_;
-  struct Hooked {
-    c10::intrusive_ptr<torch::autograd::Node> accumulator;
-    int unit;
-  };
-  std::vector<Hooked> hooked_;
-  std::optional<BufferPool> rows_;
 
   std::thread::id thread_;
   Phase phase_ = Phase::kBetween;
-  NextUnits order_;
-  std::vector<int> wanted_;  // the unit in use and those foretold
-  std::vector<int> pins_;    // of each unit: operators under way that use it
-  int num_holds_ = 0;
   int num_no_sync_ = 0;
-  bool reduces_ = true;        // in this backward
-  std::vector<int> expected_;  // of each unit: gradients still to come in this backward
-  std::deque<int> reducing_;   // units whose average is under way
-  bool busy_ = false;          // in our own operators
+  bool busy_ = false;  // in our own operators
   std::exception_ptr kept_error_;
   FsdpStatistics statistics_;
 };

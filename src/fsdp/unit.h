@@ -21,8 +21,8 @@ struct UnitRanks {
   std::optional<Communicator> replicas;
 };
 
-/// Parameters that are gathered together. They are views of one row of elements whose bytes come and go; this rank keeps
-/// its part of the row, which is what an optimizer updates.
+/// Parameters that are gathered together. They are views of one row of elements whose bytes come and go; this rank
+/// keeps its part of the row, which is what an optimizer updates.
 class Unit {
  public:
   /// The parameters become views of the row, which holds their values in shards from now on. With `init_sync` all ranks

@@ -15,7 +15,7 @@ namespace tessera {
 /// What is cut into shards.
 enum class ShardingStrategy {
   kFullShard,    ///< parameters, gradients and optimizer state (ZeRO-3); parameters are gathered for each use
-  kShardGradOp,  ///< the same, but parameters stay gathered from the first use in forward to the end of backward (ZeRO-2)
+  kShardGradOp,  ///< the same, but parameters stay gathered from their first use to the end of backward (ZeRO-2)
   kZero1,        ///< optimizer state and gradients; parameters stay whole on every rank
   kNoShard,      ///< nothing: gradients are averaged as DDP does
   kHybridShard,  ///< kFullShard along one axis, replicas along another

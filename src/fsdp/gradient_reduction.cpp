@@ -1,0 +1,130 @@
+#include "fsdp/gradient_reduction.h"
+
+#include <tessera/shard/state_broadcast.h>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera::fsdp {
+namespace {
+
+// How many averages are under way at a time: each holds a unit's gradients.
+constexpr std::size_t kMaxReducing = 2;
+
+/// Takes a gradient before it is accumulated, and leaves nothing to accumulate.
+class GradientCatcher : public torch::autograd::FunctionPreHook {
+ public:
+  GradientCatcher(GradientReduction::OnGradient on_gradient, int unit, std::size_t index)
+      : on_gradient_(std::move(on_gradient)), unit_(unit), index_(index) {}
+
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
+    if (gradients.empty() || !gradients.front().defined()) return gradients;
+    on_gradient_(unit_, index_, gradients.front());
+    return {at::Tensor()};
+  }
+
+ private:
+  GradientReduction::OnGradient on_gradient_;
+  int unit_;
+  std::size_t index_;
+};
+
+/// Whether the pass under way will come to this node.
+bool will_run(torch::autograd::Node* node) {
+  const auto* in_graph = torch::autograd::get_current_graph_task_nodes_in_graph();
+  if (in_graph && !in_graph->contains(node)) return false;
+  const auto* planned = torch::autograd::get_current_graph_task_exec_info();
+  if (!planned || planned->empty()) return true;
+  const auto found = planned->find(node);
+  return found != planned->end() && found->second.should_execute();
+}
+
+}  // namespace
+
+GradientReduction::GradientReduction(const std::vector<std::unique_ptr<Unit>>& units, const NamedTensors& replicated,
+                                     UnitRanks ranks)
+    : units_(units), replicated_(replicated), ranks_(std::move(ranks)), expected_(units.size(), 0) {}
+
+void GradientReduction::hook(const OnGradient& on_gradient) {
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    if (!units_[u]->is_trained()) continue;
+    const auto& parameters = units_[u]->parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      auto accumulator = torch::autograd::impl::grad_accumulator(parameters[i]);
+      accumulator->add_pre_hook(std::make_unique<GradientCatcher>(on_gradient, static_cast<int>(u), i));
+      hooked_.push_back({std::move(accumulator), static_cast<int>(u)});
+    }
+  }
+}
+
+void GradientReduction::start(bool averages) {
+  averages_ = averages;
+  std::fill(expected_.begin(), expected_.end(), 0);
+  for (const Hooked& hooked : hooked_) {
+    if (will_run(hooked.accumulator.get())) ++expected_[static_cast<std::size_t>(hooked.unit)];
+  }
+}
+
+bool GradientReduction::take(int unit, std::size_t index, const at::Tensor& gradient) {
+  units_[static_cast<std::size_t>(unit)]->take_gradient(index, gradient);
+  if (--expected_[static_cast<std::size_t>(unit)] != 0) return false;
+  if (averages_) reduce(unit);
+  return true;
+}
+
+void GradientReduction::reduce(int unit) {
+  // A unit whose gradients came in two parts is averaged twice, one part after the other.
+  while (std::find(reducing_.begin(), reducing_.end(), unit) != reducing_.end() || reducing_.size() >= kMaxReducing) {
+    finish_oldest();
+  }
+  units_[static_cast<std::size_t>(unit)]->start_reduce();
+  ++num_reduce_scatters_;
+  reducing_.push_back(unit);
+}
+
+void GradientReduction::finish_oldest() {
+  units_[static_cast<std::size_t>(reducing_.front())]->finish_reduce();
+  reducing_.pop_front();
+}
+
+void GradientReduction::finish() {
+  if (!averages_) return;
+  // Gradients that earlier passes left and this one did not complete.
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    if (units_[i]->has_unreduced_gradients()) reduce(static_cast<int>(i));
+  }
+  while (!reducing_.empty()) finish_oldest();
+  reduce_replicated();
+  for (const auto& unit : units_) {
+    if (unit->is_trained()) unit->mark_gradients();
+  }
+}
+
+void GradientReduction::reduce_replicated() {
+  std::vector<at::Tensor> trained;
+  for (const at::Tensor& parameter : replicated_.tensors) {
+    if (parameter.requires_grad()) trained.push_back(parameter);
+  }
+  if (trained.empty()) return;
+  // One that no rank used keeps having no gradient: weight decay would act on zeros.
+  const at::Tensor used = at::zeros({static_cast<std::int64_t>(trained.size())});
+  for (std::size_t i = 0; i < trained.size(); ++i) {
+    used[static_cast<std::int64_t>(i)] = trained[i].grad().defined() ? 1 : 0;
+  }
+  std::vector<at::Tensor> gradients{used};
+  for (const at::Tensor& parameter : trained) {
+    gradients.push_back(parameter.grad().defined() ? parameter.grad() : at::zeros_like(parameter));
+  }
+  average_all(ranks_.shards, gradients);
+  if (ranks_.replicas) average_all(*ranks_.replicas, gradients);
+  for (std::size_t i = 0; i < trained.size(); ++i) {
+    if (used[static_cast<std::int64_t>(i)].item<float>() > 0) trained[i].mutable_grad() = gradients[i + 1];
+  }
+}
+
+}  // namespace tessera::fsdp

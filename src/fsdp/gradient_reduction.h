@@ -1,0 +1,62 @@
+#pragma once
+
+#include <tessera/shard/named_tensors.h>
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "fsdp/unit.h"
+
+namespace torch::autograd {
+struct Node;
+}  // namespace torch::autograd
+
+namespace tessera::fsdp {
+
+/// Takes gradients on their way to `grad()` and averages them over the ranks, unit by unit, as they complete.
+class GradientReduction {
+ public:
+  /// Told of a gradient that comes, before it is taken.
+  using OnGradient = std::function<void(int unit, std::size_t index, const at::Tensor& gradient)>;
+
+  /// Requires: `units` and `replicated` outlive it.
+  GradientReduction(const std::vector<std::unique_ptr<Unit>>& units, const NamedTensors& replicated, UnitRanks ranks);
+  /// From now on gradients go to `on_gradient` instead of `grad()`. It may be called after this object is gone.
+  void hook(const OnGradient& on_gradient);
+
+  /// A backward pass begins. `averages`: gradients of this and earlier passes are averaged in it.
+  void start(bool averages);
+  /// Returns whether the unit's gradients are complete with this one. Collective when they are.
+  bool take(int unit, std::size_t index, const at::Tensor& gradient);
+  /// The pass is over. Collective.
+  void finish();
+
+  std::uint64_t num_reduce_scatters() const { return num_reduce_scatters_; }
+
+ private:
+  void reduce(int unit);
+  void finish_oldest();
+  void reduce_replicated();
+
+  struct Hooked {
+    c10::intrusive_ptr<torch::autograd::Node> accumulator;
+    int unit;
+  };
+
+  const std::vector<std::unique_ptr<Unit>>& units_;
+  const NamedTensors& replicated_;
+  UnitRanks ranks_;
+  std::vector<Hooked> hooked_;
+  bool averages_ = true;
+  std::vector<int> expected_;  // of each unit: gradients still to come in this pass
+  std::deque<int> reducing_;   // units whose average is under way
+  std::uint64_t num_reduce_scatters_ = 0;
+};
+
+}  // namespace tessera::fsdp
