@@ -13,6 +13,8 @@
 
 namespace tessera::comm {
 
+struct HostGroup;
+
 /// A group to connect.
 struct ConnectRequest {
   std::string group;  ///< its name, unique in the job
@@ -28,6 +30,8 @@ struct ConnectRequest {
 struct Connection {
   c10::intrusive_ptr<c10d::Backend> backend;
   std::shared_ptr<Transport> transport;
+  /// Of members that share memory, else null.
+  std::shared_ptr<HostGroup> host_group;
   /// Whether peers reach this memory without staging.
   std::function<bool(const void* data, std::size_t num_bytes)> is_zero_copy;
 };

@@ -21,14 +21,15 @@ std::shared_ptr<std::byte> private_pages(std::size_t num_bytes) {
   return {static_cast<std::byte*>(memory), [num_bytes](std::byte* pages) { munmap(pages, num_bytes); }};
 }
 
-std::shared_ptr<std::byte> arena_pages(const std::shared_ptr<HostSegment>& segment, std::size_t num_bytes) {
-  return {segment->arena().allocate(num_bytes), [segment](std::byte* pages) { segment->arena().free(pages); }};
+/// They do not keep the segment: the segment keeps those that were left.
+std::shared_ptr<std::byte> arena_pages(Arena& arena, std::size_t num_bytes) {
+  return {arena.allocate(num_bytes), [&arena](std::byte* pages) { arena.free(pages); }};
 }
 
-Connection connect(const ConnectRequest& request, std::shared_ptr<HostGroup> group, HostTransport::Allocate allocate,
-                   CommAllocator allocator) {
+Connection connect(const ConnectRequest& request, std::shared_ptr<HostGroup> group, CommAllocator allocator) {
   Connection connection;
-  auto transport = std::make_shared<HostTransport>(group, std::move(allocate));
+  connection.host_group = group;
+  auto transport = std::make_shared<HostTransport>(group, group->allocate_pages);
   connection.transport = transport;
   connection.backend =
       c10::make_intrusive<EngineBackend>(request.rank, request.size, std::make_shared<HostEngine>(group), transport,
@@ -61,13 +62,17 @@ Connection connect_threads(const ConnectRequest& request, std::shared_ptr<Thread
     return failed < 0 ? "" : "rank " + std::to_string(failed) + " has failed";
   });
   auto group = group_of(request, "threads", AddressSpace::whole_process(), control.get(), std::move(patience), control);
-  return connect(request, std::move(group), private_pages, nullptr);
+  group->allocate_pages = private_pages;
+  group->left_pages = {shared, &shared->left_pages};
+  return connect(request, std::move(group), nullptr);
 }
 
 Connection connect_alone(const ConnectRequest& request, const std::string& backend) {
   auto control = private_pages(ControlBlock::num_bytes(1));
   auto group = group_of(request, backend, AddressSpace::whole_process(), control.get(), Patience(1, nullptr), control);
-  return connect(request, std::move(group), private_pages, nullptr);
+  group->allocate_pages = private_pages;
+  group->left_pages = std::make_shared<LeftPages>();
+  return connect(request, std::move(group), nullptr);
 }
 
 Connection connect_shm(const ConnectRequest& request, std::shared_ptr<HostSegment> segment,
@@ -86,9 +91,9 @@ Connection connect_shm(const ConnectRequest& request, std::shared_ptr<HostSegmen
   });
   auto group = group_of(request, "shm", AddressSpace::mapping(segment->base(), segment->num_bytes()), control,
                         std::move(patience), segment);
-  return connect(
-      request, std::move(group), [segment](std::size_t num_bytes) { return arena_pages(segment, num_bytes); },
-      std::make_shared<ArenaAllocator>(segment));
+  group->allocate_pages = [&arena = segment->arena()](std::size_t num_bytes) { return arena_pages(arena, num_bytes); };
+  group->left_pages = {segment, &segment->left_pages()};
+  return connect(request, std::move(group), std::make_shared<ArenaAllocator>(segment));
 }
 
 }  // namespace tessera::comm

@@ -5,6 +5,7 @@
 
 #include "comm/connection.h"
 #include "comm/host/host_segment.h"
+#include "comm/host/left_pages.h"
 
 namespace tessera::comm {
 
@@ -13,6 +14,7 @@ struct ThreadsShared {
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<std::byte>> control_blocks;  // by group name
   std::atomic<int> failed_rank = -1;
+  LeftPages left_pages;
 };
 
 Connection connect_threads(const ConnectRequest& request, std::shared_ptr<ThreadsShared> shared);

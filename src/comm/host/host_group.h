@@ -1,10 +1,13 @@
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "comm/host/address_space.h"
 #include "comm/host/control_block.h"
+#include "comm/host/left_pages.h"
 #include "comm/host/patience.h"
 
 namespace tessera::comm {
@@ -18,6 +21,9 @@ struct HostGroup {
   ControlBlock control{nullptr, 1};
   Patience patience;
   std::shared_ptr<void> memory;  ///< keeps what `control` and `space` refer to
+  /// Zeroed pages of this rank that all members reach. They must not outlive `memory`.
+  std::function<std::shared_ptr<std::byte>(std::size_t num_bytes)> allocate_pages = nullptr;
+  std::shared_ptr<LeftPages> left_pages = nullptr;
 };
 
 }  // namespace tessera::comm

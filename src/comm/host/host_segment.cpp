@@ -119,6 +119,7 @@ void HostSegment::map() {
 }
 
 HostSegment::~HostSegment() {
+  left_pages_.clear();
   arena_.reset();
   if (base_ != nullptr) munmap(base_, num_bytes_);
   if (fd_ >= 0) close(fd_);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/host/arena.h"
+#include "comm/host/left_pages.h"
 
 namespace tessera::comm {
 
@@ -32,6 +33,7 @@ class HostSegment {
   std::size_t num_bytes() const { return num_bytes_; }
   /// Of this rank.
   Arena& arena() { return *arena_; }
+  LeftPages& left_pages() { return left_pages_; }
 
   /// A sentence about one of these local ranks if its process has ended, else nothing.
   std::string loss_among(const std::vector<int>& local_ranks, const std::vector<int>& names) const;
@@ -47,6 +49,7 @@ class HostSegment {
   std::size_t arena_bytes_ = 0;
   int local_size_ = 1;
   std::unique_ptr<Arena> arena_;
+  LeftPages left_pages_;  // in the arena
 };
 
 }  // namespace tessera::comm

@@ -1,0 +1,111 @@
+#include <tessera/comm/common_memory.h>
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "comm/group.h"
+#include "comm/host/host_group.h"
+
+namespace tessera {
+namespace {
+
+using Users = comm::LeftPages::Users;
+// Ranks that wait for each other's numbers must not fight for one cache line.
+constexpr std::size_t kLine = 64;
+
+std::size_t whole_lines(std::size_t num_bytes) { return (num_bytes + kLine - 1) / kLine * kLine; }
+
+/// Rank 0's number on all ranks.
+std::uint64_t told_by_first(const Communicator& comm, std::uint64_t number) {
+  const at::Tensor told = at::full({1}, static_cast<std::int64_t>(number), at::kLong);
+  comm.broadcast(told, 0);
+  return static_cast<std::uint64_t>(told.item<std::int64_t>());
+}
+
+}  // namespace
+
+struct CommonMemory::Held {
+  std::shared_ptr<comm::HostGroup> group;
+  std::shared_ptr<std::byte> owned;  // of rank 0
+  std::byte* data = nullptr;
+  std::size_t num_bytes = 0;
+
+  // Behind the bytes, which begin with a page.
+  Users& users() const { return *reinterpret_cast<Users*>(data + whole_lines(num_bytes)); }
+
+  Held() = default;
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  ~Held() {
+    if (data == nullptr) return;
+    const bool is_last = users().fetch_sub(1, std::memory_order_acq_rel) == 1;
+    if (owned && !is_last) group->left_pages->add(std::move(owned), users());
+  }
+};
+
+std::optional<CommonMemory> CommonMemory::make(const Communicator& comm, std::size_t num_bytes) {
+  const std::shared_ptr<comm::HostGroup> group = comm.shared_group().connection().host_group;
+  if (!group) return std::nullopt;
+  auto held = std::make_shared<Held>();
+  held->group = group;
+  held->num_bytes = num_bytes;
+  const std::size_t all_bytes = whole_lines(num_bytes) + sizeof(Users);
+  std::uint64_t address = 0;
+  if (comm.rank() == 0) {
+    group->left_pages->collect();
+    held->owned = group->allocate_pages(all_bytes);
+    held->data = held->owned.get();
+    held->users().store(comm.size(), std::memory_order_release);
+    address = group->space.publish(held->data, all_bytes).value();
+  }
+  address = told_by_first(comm, address);
+  if (comm.rank() != 0) held->data = group->space.resolve(address);
+  return CommonMemory(std::move(held));
+}
+
+std::byte* CommonMemory::data() const { return held_->data; }
+std::size_t CommonMemory::num_bytes() const { return held_->num_bytes; }
+std::shared_ptr<void> CommonMemory::hold() const { return held_; }
+
+// ---- Milestones -----------------------------------------------------------------------------------------------------
+
+namespace {
+
+comm::FutexWord& word_of(const CommonMemory& memory, int kind, int num_ranks, int rank) {
+  const auto line = static_cast<std::size_t>(kind) * static_cast<std::size_t>(num_ranks) + static_cast<std::size_t>(rank);
+  return *reinterpret_cast<comm::FutexWord*>(memory.data() + line * kLine);
+}
+
+}  // namespace
+
+std::optional<Milestones> Milestones::make(const Communicator& comm, int num_kinds) {
+  const auto num_lines = static_cast<std::size_t>(num_kinds) * static_cast<std::size_t>(comm.size());
+  auto memory = CommonMemory::make(comm, num_lines * kLine);
+  if (!memory) return std::nullopt;
+  return Milestones(std::move(*memory), comm);
+}
+
+void Milestones::reach(int kind, std::uint32_t number) const {
+  comm::FutexWord& word = word_of(memory_, kind, comm_.size(), comm_.rank());
+  word.store(number, std::memory_order_release);
+  comm::futex_wake_all(word);
+}
+
+void Milestones::await_all(int kind, std::uint32_t number, const std::function<std::string()>& what) const {
+  const auto deadline = comm::Deadline::after(comm_.timeout());
+  for (int rank = 0; rank < comm_.size(); ++rank) {
+    comm::FutexWord& word = word_of(memory_, kind, comm_.size(), rank);
+    // Counted round the clock: four billion steps on, the numbers begin again.
+    const auto is_there = [&] {
+      return static_cast<std::int32_t>(word.load(std::memory_order_acquire) - number) >= 0;
+    };
+    if (is_there()) continue;
+    memory_.held_->group->patience.wait(word, is_there, deadline, [&] {
+      return what() + " (rank " + std::to_string(comm_.world_rank()) + " waits for rank " +
+             std::to_string(comm_.world_rank_of(rank)) + ")";
+    });
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,86 @@
+#include <tessera/comm/common_memory.h>
+#include <tessera/comm/world.h>
+#include <tessera/core/error.h>
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "support/error_message.h"
+#include "support/require.h"
+
+namespace tessera {
+namespace {
+
+using testing::require;
+
+TEST(CommonMemory, ShowsEveryRankWhatOneWrites) {
+  run_threads(3, [](const World& world) {
+    const auto memory = CommonMemory::make(world.comm(), 10);
+    require(memory.has_value() && memory->num_bytes() == 10, "no memory");
+    memory->data()[world.rank()] = static_cast<std::byte>(world.rank() + 1);
+    world.comm().barrier();
+    for (int rank = 0; rank < 3; ++rank) {
+      require(memory->data()[rank] == static_cast<std::byte>(rank + 1), "another's byte is missing");
+    }
+  });
+}
+
+TEST(CommonMemory, OutlivesTheRankThatMadeIt) {
+  run_threads(2, [](const World& world) {
+    auto memory = CommonMemory::make(world.comm(), 1 << 20);
+    memory->data()[5] = std::byte{7};
+    world.comm().barrier();
+    if (world.rank() == 0) memory.reset();
+    const auto second = CommonMemory::make(world.comm(), 1 << 20);
+    second->data()[5] = std::byte{9};
+    world.comm().barrier();
+    if (world.rank() == 1) require(memory->data()[5] == std::byte{7}, "the first memory was given away");
+  });
+}
+
+TEST(CommonMemory, IsOfOneRankAlone) {
+  run_threads(1, [](const World& world) {
+    const auto memory = CommonMemory::make(world.comm(), 100);
+    require(memory.has_value() && memory->data()[99] == std::byte{0}, "no zeroed memory");
+  });
+}
+
+TEST(Milestones, LetARankGoOnWhenAllHaveReachedThem) {
+  run_threads(4, [](const World& world) {
+    const auto memory = CommonMemory::make(world.comm(), 4 * sizeof(int));
+    const auto milestones = Milestones::make(world.comm(), 2);
+    auto* const numbers = reinterpret_cast<int*>(memory->data());
+    for (int round = 1; round <= 100; ++round) {
+      numbers[world.rank()] = round;
+      milestones->reach(0, static_cast<std::uint32_t>(round));
+      milestones->await_all(0, static_cast<std::uint32_t>(round), [] { return std::string("numbers"); });
+      for (int rank = 0; rank < 4; ++rank) require(numbers[rank] == round, "a rank was not waited for");
+      milestones->reach(1, static_cast<std::uint32_t>(round));
+      milestones->await_all(1, static_cast<std::uint32_t>(round), [] { return std::string("readers"); });
+    }
+  });
+}
+
+TEST(Milestones, NameWhoIsMissing) {
+  run_threads(2, [](const World& world) {
+    const auto hurried = world.comm().with_timeout(std::chrono::milliseconds(200));
+    const auto milestones = Milestones::make(hurried, 1);
+    if (world.rank() == 0) {
+      const std::string message = testing::message_of<CommError>(
+          [&] { milestones->await_all(0, 1, [] { return std::string("parameters of \"head\""); }); });
+      require(message.find("parameters of \"head\" (rank 0 waits for rank 0)") != std::string::npos, message);
+      milestones->reach(0, 1);
+      const std::string other = testing::message_of<CommError>(
+          [&] { milestones->await_all(0, 1, [] { return std::string("parameters of \"head\""); }); });
+      require(other.find("(rank 0 waits for rank 1)") != std::string::npos, other);
+    }
+    world.comm().barrier();
+  });
+}
+
+}  // namespace
+}  // namespace tessera
