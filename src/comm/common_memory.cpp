@@ -73,7 +73,8 @@ std::shared_ptr<void> CommonMemory::hold() const { return held_; }
 namespace {
 
 comm::FutexWord& word_of(const CommonMemory& memory, int kind, int num_ranks, int rank) {
-  const auto line = static_cast<std::size_t>(kind) * static_cast<std::size_t>(num_ranks) + static_cast<std::size_t>(rank);
+  const auto line =
+      static_cast<std::size_t>(kind) * static_cast<std::size_t>(num_ranks) + static_cast<std::size_t>(rank);
   return *reinterpret_cast<comm::FutexWord*>(memory.data() + line * kLine);
 }
 
@@ -97,9 +98,7 @@ void Milestones::await_all(int kind, std::uint32_t number, const std::function<s
   for (int rank = 0; rank < comm_.size(); ++rank) {
     comm::FutexWord& word = word_of(memory_, kind, comm_.size(), rank);
     // Counted round the clock: four billion steps on, the numbers begin again.
-    const auto is_there = [&] {
-      return static_cast<std::int32_t>(word.load(std::memory_order_acquire) - number) >= 0;
-    };
+    const auto is_there = [&] { return static_cast<std::int32_t>(word.load(std::memory_order_acquire) - number) >= 0; };
     if (is_there()) continue;
     memory_.held_->group->patience.wait(word, is_there, deadline, [&] {
       return what() + " (rank " + std::to_string(comm_.world_rank()) + " waits for rank " +

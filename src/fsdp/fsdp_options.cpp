@@ -2,6 +2,19 @@
 
 namespace tessera {
 
+namespace {
+
+const std::vector<std::pair<std::string, c10::ScalarType>>& dtypes() {
+  static const std::vector<std::pair<std::string, c10::ScalarType>> names{{"same", c10::ScalarType::Undefined},
+                                                                          {"float64", c10::ScalarType::Double},
+                                                                          {"float32", c10::ScalarType::Float},
+                                                                          {"bfloat16", c10::ScalarType::BFloat16},
+                                                                          {"float16", c10::ScalarType::Half}};
+  return names;
+}
+
+}  // namespace
+
 const FieldList<FsdpOptions>& FsdpOptions::fields() {
   static const FieldList<FsdpOptions> list =
       FieldList<FsdpOptions>("fsdp")
@@ -25,7 +38,15 @@ const FieldList<FsdpOptions>& FsdpOptions::fields() {
                "The optimizer's parameters are slices of the model's, one for each.")
           .add("init_sync", &FsdpOptions::init_sync_, "At the start every rank takes rank 0's parameters and buffers.")
           .add("broadcast_buffers", &FsdpOptions::broadcast_buffers_,
-               "Before each forward in training every rank takes rank 0's buffers.");
+               "Before each forward in training every rank takes rank 0's buffers.")
+          .add("shared_copy", &FsdpOptions::shared_copy_,
+               "Where ranks share memory, the parameters lie there once and nothing is gathered.")
+          .add_enum("param_dtype", &FsdpOptions::param_dtype_, dtypes(),
+                    "In which parameters are gathered and used; shards keep their own type.")
+          .add_enum("reduce_dtype", &FsdpOptions::reduce_dtype_, dtypes(), "In which gradients are averaged.")
+          .add("keep_low_precision_grads", &FsdpOptions::keep_low_precision_grads_,
+               "The gradients of shards stay in `reduce_dtype`.")
+          .add_enum("buffer_dtype", &FsdpOptions::buffer_dtype_, dtypes(), "The type of floating-point buffers.");
   return list;
 }
 

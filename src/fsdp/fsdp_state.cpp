@@ -22,6 +22,25 @@ bool only_looks(std::string_view operator_name) {
   return operator_name == "aten::detach" || operator_name == "detach" || operator_name == "aten::alias";
 }
 
+void cast_buffers(const std::vector<at::Tensor>& buffers, c10::ScalarType dtype) {
+  if (dtype == c10::ScalarType::Undefined) return;
+  const at::NoGradGuard no_grad;
+  for (at::Tensor buffer : buffers) {
+    if (buffer.is_floating_point()) buffer.set_data(buffer.to(dtype));
+  }
+}
+
+/// Of a row in one type, with a gap after each tensor to the next vector.
+std::size_t row_bytes(const UnitPlan& unit, c10::ScalarType dtype) {
+  std::size_t num_bytes = 0;
+  for (const at::Tensor& parameter : unit.parameters.tensors) {
+    const auto size = dtype == c10::ScalarType::Undefined ? parameter.element_size()
+                                                          : static_cast<std::int64_t>(c10::elementSize(dtype));
+    num_bytes += static_cast<std::size_t>(parameter.numel() * size) + 128;
+  }
+  return num_bytes;
+}
+
 struct Flag {
   explicit Flag(bool& flag) : flag_(flag), before_(std::exchange(flag, true)) {}
   ~Flag() { flag_ = before_; }
@@ -54,7 +73,7 @@ class FsdpState::ShardListener : public intercept::Listener {
  public:
   explicit ShardListener(std::weak_ptr<FsdpState> state) : state_(std::move(state)) {}
   void on_use(const at::Tensor& /*tensor*/, std::string_view /*operator_name*/) override {
-    if (const auto state = state_.lock()) state->on_shard_use();
+    if (const auto state = state_.lock()) state->on_shard_write();
   }
 
  private:
@@ -84,28 +103,40 @@ FsdpState::~FsdpState() {
   }
 }
 
+UnitPrecision FsdpState::precision_of(const std::string& unit) const {
+  if (options_.unit_precision()) return options_.unit_precision()(unit);
+  return {options_.param_dtype(), options_.reduce_dtype(), options_.keep_low_precision_grads()};
+}
+
 void FsdpState::make_units() {
-  ModelPlan plan = plan_units(*model_, options_.auto_wrap(), options_.min_num_params());
+  const bool is_mixed = options_.param_dtype() != c10::ScalarType::Undefined || options_.unit_precision();
+  // A parameter that stays whole would keep its type, and meet others in an operator that wants one.
+  ModelPlan plan = plan_units(*model_, options_.auto_wrap(), is_mixed ? 0 : options_.min_num_params());
   replicated_ = std::move(plan.replicated);
-  std::vector<at::Tensor> whole = buffers_of(*model_).tensors;
+  cast_buffers(buffers().tensors, options_.buffer_dtype());
+  std::vector<at::Tensor> whole = buffers().tensors;
   whole.insert(whole.end(), replicated_.tensors.begin(), replicated_.tensors.end());
   if (options_.init_sync()) {
     broadcast_all(ranks_.shards, whole, 0);
     if (ranks_.replicas) broadcast_all(*ranks_.replicas, whole, 0);
   }
   std::size_t largest = 0;
+  std::size_t largest_gradient = 0;
   for (const UnitPlan& unit : plan.units) {
-    std::size_t num_bytes = 0;
-    // Each tensor may be followed by a gap, to the next vector.
-    for (const at::Tensor& parameter : unit.parameters.tensors) num_bytes += parameter.nbytes() + 64;
-    largest = std::max(largest, num_bytes);
+    const UnitPrecision precision = precision_of(unit.name);
+    const bool differs = precision.reduce_dtype != c10::ScalarType::Undefined;
+    largest = std::max(largest, row_bytes(unit, precision.param_dtype));
+    largest_gradient =
+        std::max(largest_gradient, row_bytes(unit, differs ? precision.reduce_dtype : precision.param_dtype));
   }
   const bool one_by_one =
       options_.strategy() == ShardingStrategy::kFullShard || options_.strategy() == ShardingStrategy::kHybridShard;
-  rows_.emplace(ranks_.shards, one_by_one ? largest : 0);
-  const BufferPool gradients(ranks_.shards, largest);
+  sources_.emplace(ranks_.shards, static_cast<int>(plan.units.size()), one_by_one ? largest : 0,
+                   options_.shared_copy());
+  const BufferPool gradients(ranks_.shards, largest_gradient);
   for (const UnitPlan& unit : plan.units) {
-    units_.push_back(std::make_unique<Unit>(unit, ranks_, *rows_, gradients, options_.init_sync()));
+    units_.push_back(std::make_unique<Unit>(unit, static_cast<int>(units_.size()), ranks_, precision_of(unit.name),
+                                            *sources_, gradients, options_.init_sync()));
     if (options_.use_orig_params()) units_.back()->train_slices();
   }
   gathers_.emplace(units_, options_);
@@ -135,7 +166,7 @@ void FsdpState::listen() {
   std::vector<at::Tensor> shards;
   for (const auto& unit : units_) shards.push_back(unit->shard());
   listeners_.push_back(std::make_shared<ShardListener>(weak_from_this()));
-  watches_.emplace_back(shards, listeners_.back());
+  watches_.emplace_back(shards, listeners_.back(), intercept::Interest::kWrites);
   gradients_->hook([weak = weak_from_this()](int unit, std::size_t index, const at::Tensor& gradient) {
     if (const auto state = weak.lock()) state->on_gradient(unit, index, gradient);
   });
@@ -145,8 +176,8 @@ FsdpStatistics FsdpState::statistics() const {
   FsdpStatistics statistics = statistics_;
   statistics.num_gathers = gathers_->num_gathers();
   statistics.num_reduce_scatters = gradients_->num_reduce_scatters();
-  statistics.gathered_bytes = rows_->lent_bytes();
-  statistics.peak_gathered_bytes = rows_->peak_bytes();
+  statistics.gathered_bytes = sources_->buffers().lent_bytes();
+  statistics.peak_gathered_bytes = sources_->buffers().peak_bytes();
   return statistics;
 }
 
@@ -184,11 +215,6 @@ void FsdpState::begin_forward() {
   broadcast_all(ranks_.shards, tensors, 0);
 }
 
-void FsdpState::with_unit(int unit, const std::function<void()>& body) {
-  const Flag busy(busy_);
-  gathers_->with_unit(unit, body);
-}
-
 void FsdpState::hold_all() {
   const Flag busy(busy_);
   gathers_->hold_all();
@@ -199,11 +225,17 @@ void FsdpState::let_go() {
   gathers_->let_go();
 }
 
-void FsdpState::on_shard_use() {
-  if (busy_ || !is_own_thread()) return;
+void FsdpState::on_shard_write() {
+  if (busy_ || kept_error_ || !is_own_thread()) return;
   const Flag busy(busy_);
   // The optimizer, as a rule: what was gathered before is the past.
   gathers_->release_all();
+  if (gathers_->is_holding()) return;
+  try {
+    for (const auto& unit : units_) unit->before_write();
+  } catch (const std::exception&) {
+    kept_error_ = std::current_exception();
+  }
 }
 
 // ---- gradients ------------------------------------------------------------------------------------------------------

@@ -39,8 +39,6 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
 
   void enter_no_sync() { ++num_no_sync_; }
   void leave_no_sync() { --num_no_sync_; }
-  /// Runs `body` with one unit whole. Collective.
-  void with_unit(int unit, const std::function<void()>& body);
   /// All units, until let_go(). Collective.
   void hold_all();
   void let_go();
@@ -52,12 +50,13 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
 
   FsdpState(std::shared_ptr<torch::nn::Module> model, UnitRanks ranks, FsdpOptions options);
   void make_units();
+  UnitPrecision precision_of(const std::string& unit) const;
   void count_bytes();
   void listen();
 
   void on_parameter_use(int unit, std::string_view operator_name);
   void on_parameter_done(int unit);
-  void on_shard_use();
+  void on_shard_write();
   void on_gradient(int unit, std::size_t index, const at::Tensor& gradient);
   void begin_forward();
   void begin_backward();
@@ -69,7 +68,7 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   UnitRanks ranks_;
   FsdpOptions options_;
   NamedTensors replicated_;
-  std::optional<BufferPool> rows_;
+  std::optional<RowSources> sources_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::optional<GatherSchedule> gathers_;
   std::optional<GradientReduction> gradients_;

@@ -31,17 +31,7 @@ class GatherSchedule {
   /// All units, until let_go(). Collective.
   void hold_all();
   void let_go();
-  /// One unit, whole, while `body` runs. Collective.
-  template <class Body>
-  void with_unit(int unit, const Body& body) {
-    Unit& whole = *units_[static_cast<std::size_t>(unit)];
-    const bool was_sharded = whole.state() == UnitState::kSharded;
-    gather({unit});
-    whole.finish_gather();
-    body();
-    if (was_sharded && num_holds_ == 0) whole.release(keeps_bytes());
-  }
-
+  bool is_holding() const { return num_holds_ > 0; }
   std::uint64_t num_gathers() const { return num_gathers_; }
 
  private:

@@ -12,13 +12,11 @@ std::map<std::string, at::Tensor> ShardedModel::full_state_dict() const {
   const at::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> state;
   // Unit by unit: all of them at once may be more than a rank can hold.
-  for (std::size_t u = 0; u < state_->units().size(); ++u) {
-    const auto& unit = *state_->units()[u];
-    state_->with_unit(static_cast<int>(u), [&] {
-      for (std::size_t i = 0; i < unit.parameters().size(); ++i) {
-        state[unit.layout().items()[i].name] = unit.parameters()[i].detach().clone();
-      }
-    });
+  for (const auto& unit : state_->units()) {
+    const at::Tensor row = unit->whole_values();
+    for (std::size_t i = 0; i < unit->parameters().size(); ++i) {
+      state[unit->layout().items()[i].name] = unit->view_of(row, i).clone();
+    }
   }
   const NamedTensors& replicated = state_->replicated();
   for (std::size_t i = 0; i < replicated.tensors.size(); ++i) {

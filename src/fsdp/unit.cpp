@@ -16,12 +16,16 @@ namespace {
 // Kernels that work on vectors give other bits for a piece that ends within one: tensors and parts begin on whole ones.
 constexpr std::int64_t kVectorBytes = 64;
 
-std::int64_t elements_of_vector(const UnitPlan& plan) {
-  return kVectorBytes / static_cast<std::int64_t>(plan.parameters.tensors.front().element_size());
+std::int64_t elements_of_vector(at::ScalarType dtype) {
+  return kVectorBytes / static_cast<std::int64_t>(c10::elementSize(dtype));
 }
 
-FlatLayout layout_of(const UnitPlan& plan) {
-  FlatLayout layout(elements_of_vector(plan));
+at::ScalarType either(at::ScalarType wanted, at::ScalarType otherwise) {
+  return wanted == at::ScalarType::Undefined ? otherwise : wanted;
+}
+
+FlatLayout layout_of(const UnitPlan& plan, std::int64_t alignment) {
+  FlatLayout layout(alignment);
   for (std::size_t i = 0; i < plan.parameters.tensors.size(); ++i) {
     layout.add(plan.parameters.names[i], plan.parameters.tensors[i].sizes().vec());
   }
@@ -52,41 +56,43 @@ c10::DataPtr bytes_of(at::Tensor tensor) {
 
 }  // namespace
 
-Unit::Unit(const UnitPlan& plan, UnitRanks ranks, BufferPool rows, BufferPool gradients, bool init_sync)
+Unit::Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecision& precision, const RowSources& sources,
+           BufferPool gradients, bool init_sync)
     : name_(plan.name),
       ranks_(std::move(ranks)),
-      rows_(std::move(rows)),
       gradient_rows_(std::move(gradients)),
       is_trained_(plan.parameters.tensors.front().requires_grad()),
+      dtype_(plan.parameters.tensors.front().scalar_type()),
+      row_dtype_(either(precision.param_dtype, dtype_)),
+      gradient_dtype_(either(precision.reduce_dtype, row_dtype_)),
+      keeps_gradient_dtype_(precision.keep_low_precision_grads),
       parameters_(plan.parameters.tensors),
-      layout_(layout_of(plan)),
-      partition_(layout_.num_elements(), ranks_.shards.size(), elements_of_vector(plan)),
+      layout_(layout_of(plan, elements_of_vector(row_dtype_))),
+      partition_(layout_.num_elements(), ranks_.shards.size(), elements_of_vector(row_dtype_)),
       mine_(partition_.of(ranks_.shards.rank())),
-      storage_(layout_.num_elements(), parameters_.front().scalar_type(), why_sharded(name_)),
-      gradient_mark_(layout_.num_elements(), parameters_.front().scalar_type(), where_gradients_are(name_)),
-      gradients_(layout_.num_elements(), parameters_.front().scalar_type(), where_gradients_are(name_)) {
+      storage_(layout_.num_elements(), row_dtype_, why_sharded(name_)),
+      gradient_mark_(layout_.num_elements(), row_dtype_, where_gradients_are(name_)),
+      source_(sources.make({number, label_of(name_), partition_, row_dtype_, dtype_})),
+      gradients_(layout_.num_elements(), gradient_dtype_, where_gradients_are(name_)) {
   const at::NoGradGuard no_grad;
   adopt_values(plan, init_sync);
 }
 
 void Unit::adopt_values(const UnitPlan& plan, bool init_sync) {
-  storage_.give(rows_.lend(static_cast<std::size_t>(storage_.num_bytes())));
-  const at::Tensor& row = storage_.row();
+  at::Tensor row = at::empty({layout_.num_elements()}, at::TensorOptions(dtype_));
   clear_gaps(row);
   for (std::size_t i = 0; i < parameters_.size(); ++i) view_of(row, i).copy_(plan.parameters.tensors[i]);
   if (init_sync) {
     ranks_.shards.broadcast(row, 0);
     if (ranks_.replicas) ranks_.replicas->broadcast(row, 0);
   }
-  shard_ = ranks_.shards.empty({mine_.size}, row.options());
+  shard_ = source_->make_shard();
   shard_.copy_(row.narrow(0, mine_.start, mine_.size));
-  storage_.take(why_sharded(name_));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& item = layout_.items()[i];
     parameters_[i].set_data(storage_.view(item.range.start, item.shape));
   }
   if (is_whole()) {
-    // Nobody else holds a part: the row is the shard.
     storage_.give(bytes_of(shard_));
     state_ = UnitState::kGathered;
   }
@@ -111,15 +117,13 @@ void Unit::clear_gaps(const at::Tensor& row) const {
 void Unit::start_gather() {
   if (state_ != UnitState::kSharded) return;
   const at::NoGradGuard no_grad;
-  if (!storage_.has_bytes()) storage_.give(rows_.lend(static_cast<std::size_t>(storage_.num_bytes())));
   state_ = UnitState::kGathering;
-  gather_ = ranks_.shards.all_gather_into_async(storage_.row(), shard_.detach(), partition_.sizes());
+  source_->start(storage_, shard_.detach());
 }
 
 void Unit::finish_gather() {
   if (state_ != UnitState::kGathering) return;
-  gather_.wait();
-  gather_ = Work();
+  source_->finish();
   state_ = UnitState::kGathered;
 }
 
@@ -128,7 +132,16 @@ void Unit::release(bool keep_bytes) {
   finish_gather();
   if (state_ != UnitState::kGathered) return;
   state_ = UnitState::kSharded;
-  if (!keep_bytes) storage_.take(why_sharded(name_));
+  source_->release(storage_, keep_bytes, why_sharded(name_));
+}
+
+void Unit::before_write() { source_->before_write(); }
+
+at::Tensor Unit::whole_values() const {
+  const at::NoGradGuard no_grad;
+  at::Tensor row = at::empty({layout_.num_elements()}, at::TensorOptions(dtype_));
+  ranks_.shards.all_gather_into(row, shard_.detach(), partition_.sizes());
+  return row;
 }
 
 void Unit::require_own_memory() const {
@@ -188,21 +201,22 @@ void Unit::start_reduce() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!came_[i]) view_of(gradients_.row(), i).zero_();
   }
-  if (is_whole()) {
+  if (partition_.num_parts() == 1) {
     reduced_ = gradients_.row().clone();
     return;
   }
-  reduced_ = at::empty({mine_.size}, shard_.options().requires_grad(false));
+  reduced_ = at::empty({mine_.size}, at::TensorOptions(gradient_dtype_));
   reduce_ = ranks_.shards.reduce_scatter_into_async(reduced_, gradients_.row(), ReduceOp::kAvg, partition_.sizes());
 }
 
 void Unit::finish_reduce() {
   if (!reduced_.defined()) return;
   const at::NoGradGuard no_grad;
-  if (!is_whole()) reduce_.wait();
+  if (partition_.num_parts() > 1) reduce_.wait();
   reduce_ = Work();
   gradients_.take(where_gradients_are(name_));
   if (ranks_.replicas) ranks_.replicas->all_reduce(reduced_, ReduceOp::kAvg);
+  if (!keeps_gradient_dtype_) reduced_ = reduced_.to(dtype_);
   at::Tensor& gradient = shard_.mutable_grad();
   // Whoever trains slices clears their gradients, not the shard's.
   const auto is_cleared = [](const Slice& slice) { return !slice.values.grad().defined(); };

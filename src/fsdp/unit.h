@@ -1,15 +1,19 @@
 #pragma once
 
 #include <tessera/comm/communicator.h>
+#include <tessera/fsdp/fsdp_options.h>
 #include <tessera/shard/flat_layout.h>
 #include <tessera/shard/hollow_storage.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "fsdp/buffer_pool.h"
 #include "fsdp/plan_units.h"
+#include "fsdp/row_source.h"
+#include "fsdp/row_sources.h"
 
 namespace tessera::fsdp {
 
@@ -27,7 +31,8 @@ class Unit {
  public:
   /// The parameters become views of the row, which holds their values in shards from now on. With `init_sync` all ranks
   /// take those of rank 0. Collective.
-  Unit(const UnitPlan& plan, UnitRanks ranks, BufferPool rows, BufferPool gradients, bool init_sync);
+  Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecision& precision, const RowSources& sources,
+       BufferPool gradients, bool init_sync);
 
   /// A part of one parameter that lies in this rank's shard.
   struct Slice {
@@ -57,6 +62,12 @@ class Unit {
   void finish_gather();
   /// The bytes go; or stay, to be overwritten when the unit is gathered again. Requires: kGathered.
   void release(bool keep_bytes);
+  /// Called before the shard is written to. Blocks: until no rank reads what would change.
+  void before_write();
+  /// A new row with the exact values of all parts. Collective.
+  at::Tensor whole_values() const;
+  /// A parameter within such a row.
+  at::Tensor view_of(const at::Tensor& row, std::size_t index) const;
   /// Throws ConfigError for a parameter that somebody gave other memory, as torch::load does.
   void require_own_memory() const;
   /// What a kernel will say that reads the parameters though they could not be gathered.
@@ -73,27 +84,30 @@ class Unit {
   void mark_gradients();
 
  private:
-  bool is_whole() const { return partition_.num_parts() == 1; }
-  at::Tensor view_of(const at::Tensor& row, std::size_t index) const;
+  /// Nobody else holds a part, and it is computed with as it is: the row is the shard.
+  bool is_whole() const { return partition_.num_parts() == 1 && row_dtype_ == dtype_; }
   void clear_gaps(const at::Tensor& row) const;
   void hand_out_gradient(const at::Tensor& gradient) const;
   void adopt_values(const UnitPlan& plan, bool init_sync);
 
   std::string name_;
   UnitRanks ranks_;
-  BufferPool rows_;
   BufferPool gradient_rows_;
   bool is_trained_;
+  at::ScalarType dtype_;           // of the shard
+  at::ScalarType row_dtype_;       // of what is computed with
+  at::ScalarType gradient_dtype_;  // of what is averaged
+  bool keeps_gradient_dtype_;
   std::vector<at::Tensor> parameters_;
   FlatLayout layout_;
   Partition partition_;
   Range mine_;
   HollowStorage storage_;
   HollowStorage gradient_mark_;
+  std::unique_ptr<RowSource> source_;
   at::Tensor shard_;
   std::vector<Slice> trained_slices_;
   UnitState state_ = UnitState::kSharded;
-  Work gather_;
   Work reduce_;
 
   HollowStorage gradients_;  // all of this rank's, unreduced

@@ -1,5 +1,7 @@
 #include "intercept/registry.h"
 
+#include <ATen/core/function_schema.h>
+
 #include <algorithm>
 #include <string_view>
 
@@ -27,16 +29,33 @@ struct Uses : at::ObserverContext {
   std::vector<std::shared_ptr<Listener>> listeners;
 };
 
-void report_use(const Table& table, const at::Tensor& tensor, std::string_view name, std::unique_ptr<Uses>& uses) {
+/// An operator that is about to run.
+struct Operator {
+  const at::RecordFunction& function;
+  std::string_view name;
+  std::unique_ptr<Uses> uses;
+
+  /// Copies the schema: only for those who ask.
+  bool writes(std::size_t input) const {
+    const auto schema = function.operator_schema();
+    // Without a schema nothing is known, so the worst is assumed.
+    if (!schema || input >= schema->arguments().size()) return true;
+    const auto* alias = schema->arguments()[input].alias_info();
+    return alias != nullptr && alias->isWrite();
+  }
+};
+
+void report_use(const Table& table, const at::Tensor& tensor, std::size_t input, Operator& op) {
   if (!tensor.defined()) return;
   const auto tell = [&](const Table::Place& place) {
     if (!place.entry->active.load(std::memory_order_relaxed)) return;
+    if (place.entry->interest == Interest::kWrites && !op.writes(input)) return;
     auto listener = place.entry->listener.lock();
     if (!listener) return;
-    listener->on_use(tensor, name);
+    listener->on_use(tensor, op.name);
     if (place.entry->interest != Interest::kUsesAndEnds) return;
-    if (!uses) uses = std::make_unique<Uses>();
-    uses->listeners.push_back(std::move(listener));
+    if (!op.uses) op.uses = std::make_unique<Uses>();
+    op.uses->listeners.push_back(std::move(listener));
   };
   const auto [same, end_of_same] = table.by_tensor.equal_range(tensor.unsafeGetTensorImpl());
   for (auto found = same; found != end_of_same; ++found) tell(found->second);
@@ -50,12 +69,13 @@ void report_use(const Table& table, const at::Tensor& tensor, std::string_view n
   }
 }
 
-void report_input(const Table& table, const c10::IValue& input, std::string_view name, std::unique_ptr<Uses>& uses) {
+void report_input(const Table& table, std::size_t number, Operator& op) {
+  const c10::IValue& input = op.function.inputs()[number];
   if (input.isTensor()) {
-    report_use(table, input.toTensor(), name, uses);
+    report_use(table, input.toTensor(), number, op);
   } else if (input.isTensorList() || input.isOptionalTensorList()) {
     for (const c10::IValue& element : input.toListRef()) {
-      if (element.isTensor()) report_use(table, element.toTensor(), name, uses);
+      if (element.isTensor()) report_use(table, element.toTensor(), number, op);
     }
   }
 }
@@ -70,9 +90,9 @@ std::unique_ptr<at::ObserverContext> before_operator(const at::RecordFunction& f
     if (!entry->active.load(std::memory_order_relaxed)) continue;
     if (const auto listener = entry->listener.lock()) listener->on_operator(name);
   }
-  std::unique_ptr<Uses> uses;
-  for (const c10::IValue& input : function.inputs()) report_input(*table, input, name, uses);
-  return uses;
+  Operator op{function, name, nullptr};
+  for (std::size_t i = 0; i < function.inputs().size(); ++i) report_input(*table, i, op);
+  return std::move(op.uses);
 }
 
 void after_operator(const at::RecordFunction& /*function*/, at::ObserverContext* context) {

@@ -103,6 +103,25 @@ TEST(Watch, HearsEveryOperatorWhenAsked) {
   EXPECT_THAT(ear->operators, Contains("aten::relu"));
 }
 
+TEST(Watch, HearsOfWritesAlone) {
+  const auto ear = std::make_shared<Ear>();
+  const at::Tensor weight = at::ones({3});
+  const Watch watch({weight}, ear, Interest::kWrites);
+  weight.sum();
+  at::neg(weight);
+  EXPECT_EQ(ear->uses.size(), 0U);
+  weight.add_(1);
+  EXPECT_THAT(ear->uses, Contains("aten::add_"));
+  ear->uses.clear();
+  at::Tensor part = weight.narrow(0, 0, 2);
+  at::add_out(part, at::ones({2}), at::ones({2}));
+  EXPECT_THAT(ear->uses, Contains("aten::add"));
+  ear->uses.clear();
+  at::Tensor other = at::ones({3});
+  other.copy_(weight);
+  EXPECT_THAT(ear->uses, IsEmpty());
+}
+
 TEST(Watch, DoesNotHearItselfAndSurvivesWhatIsThrown) {
   const auto ear = std::make_shared<Ear>();
   const at::Tensor weight = at::ones({3});

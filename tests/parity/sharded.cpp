@@ -32,6 +32,10 @@ FsdpOptions options_of(const std::string& variant) {
   if (variant == "no prefetch") options.backward_prefetch(BackwardPrefetch::kNone).forward_prefetch(false);
   if (variant == "far ahead") options.limit_all_gathers(false);
   if (variant == "orig params") options.use_orig_params(true);
+  if (variant == "own copies") options.shared_copy(false);
+  if (variant == "own grad op") options.shared_copy(false).strategy(ShardingStrategy::kShardGradOp);
+  if (variant == "own zero1") options.shared_copy(false).strategy(ShardingStrategy::kZero1);
+  if (variant == "own far ahead") options.shared_copy(false).limit_all_gathers(false).use_orig_params(true);
   return options;
 }
 
@@ -46,9 +50,9 @@ ShardedModel shard(const std::shared_ptr<ParityModel>& model, const std::string&
 }  // namespace
 
 const std::vector<std::string>& sharded_variants() {
-  static const std::vector<std::string> names{"plain",       "one unit",  "tiny units", "grad op",
-                                              "zero1",       "no shard",  "hybrid",     "post",
-                                              "no prefetch", "far ahead", "orig params"};
+  static const std::vector<std::string> names{
+      "plain",       "one unit",  "tiny units",  "grad op",    "zero1",       "no shard",  "hybrid",       "post",
+      "no prefetch", "far ahead", "orig params", "own copies", "own grad op", "own zero1", "own far ahead"};
   return names;
 }
 

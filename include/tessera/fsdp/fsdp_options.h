@@ -3,10 +3,11 @@
 #include <tessera/core/options.h>
 #include <tessera/fsdp/wrap_policy.h>
 
+#include <c10/core/ScalarType.h>
 #include <torch/arg.h>
 
 #include <cstdint>
-#include <optional>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,17 @@ enum class BackwardPrefetch {
   kPre,   ///< before the present unit computes: most overlap, one more unit in memory
   kPost,  ///< when its gradients are complete
   kNone,  ///< when they are used
+};
+
+/// The types in which a unit computes, where they differ from its parameters' own; Undefined: the same.
+struct UnitPrecision {
+  /// In which parameters are gathered and used, and gradients come. Shards keep their own type: an optimizer updates
+  /// exact masters.
+  c10::ScalarType param_dtype = c10::ScalarType::Undefined;
+  /// In which gradients are averaged; by default that in which they come.
+  c10::ScalarType reduce_dtype = c10::ScalarType::Undefined;
+  /// The gradients of shards stay in `reduce_dtype`.
+  bool keep_low_precision_grads = false;
 };
 
 struct FsdpOptions {
@@ -48,9 +60,19 @@ struct FsdpOptions {
   TORCH_ARG(bool, init_sync) = true;
   /// Before each forward that builds a graph every rank takes rank 0's buffers.
   TORCH_ARG(bool, broadcast_buffers) = true;
+  /// Where ranks share memory, the parameters lie there once and nothing is gathered. Off: each rank has its own copy.
+  TORCH_ARG(bool, shared_copy) = true;
+  /// As in UnitPrecision, for all units. With it no parameter stays whole: `min_num_params` does not apply.
+  TORCH_ARG(c10::ScalarType, param_dtype) = c10::ScalarType::Undefined;
+  TORCH_ARG(c10::ScalarType, reduce_dtype) = c10::ScalarType::Undefined;
+  TORCH_ARG(bool, keep_low_precision_grads) = false;
+  /// The type of floating-point buffers.
+  TORCH_ARG(c10::ScalarType, buffer_dtype) = c10::ScalarType::Undefined;
+  /// For units that differ from those three, by the name of their module.
+  TORCH_ARG(std::function<UnitPrecision(const std::string& unit)>, unit_precision) = nullptr;
 
  public:
-  /// Without `auto_wrap`, which has no text form.
+  /// Without `auto_wrap` and `unit_precision`, which have no text form.
   static const FieldList<FsdpOptions>& fields();
 };
 

@@ -27,7 +27,12 @@ class Listener {
 };
 
 /// What a watch wants to hear.
-enum class Interest { kUses, kUsesAndEnds, kUsesAndEveryOperator };
+enum class Interest {
+  kUses,
+  kUsesAndEnds,
+  kUsesAndEveryOperator,
+  kWrites,  ///< uses by operators that change the tensor, as their schema says
+};
 
 /// Tells a listener of every use of some tensors' storages, as long as it lives. While no watch of the process is
 /// active, operators cost what they cost without us.
