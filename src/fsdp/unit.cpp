@@ -196,16 +196,26 @@ void Unit::take_gradient(std::size_t index, const at::Tensor& gradient) {
   came_[index] = true;
 }
 
+at::Tensor Unit::memory_for_average() {
+  const auto is_free = [&] {
+    // Of this tensor and its storage: views that somebody holds are found too.
+    return kept_.defined() && kept_.use_count() == 1 && kept_.storage().use_count() == 1;
+  };
+  if (!is_free()) kept_ = at::empty({mine_.size}, at::TensorOptions(gradient_dtype_));
+  return kept_;
+}
+
 void Unit::start_reduce() {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!came_[i]) view_of(gradients_.row(), i).zero_();
   }
   if (partition_.num_parts() == 1) {
-    reduced_ = gradients_.row().clone();
+    reduced_ = memory_for_average();
+    reduced_.copy_(gradients_.row());
     return;
   }
-  reduced_ = at::empty({mine_.size}, at::TensorOptions(gradient_dtype_));
+  reduced_ = memory_for_average();
   reduce_ = ranks_.shards.reduce_scatter_into_async(reduced_, gradients_.row(), ReduceOp::kAvg, partition_.sizes());
 }
 

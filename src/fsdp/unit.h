@@ -88,6 +88,7 @@ class Unit {
   bool is_whole() const { return partition_.num_parts() == 1 && row_dtype_ == dtype_; }
   void clear_gaps(const at::Tensor& row) const;
   void hand_out_gradient(const at::Tensor& gradient) const;
+  at::Tensor memory_for_average();
   void adopt_values(const UnitPlan& plan, bool init_sync);
 
   std::string name_;
@@ -112,6 +113,7 @@ class Unit {
 
   HollowStorage gradients_;  // all of this rank's, unreduced
   std::vector<bool> came_;   // which of them are there
+  at::Tensor kept_;  // the memory of the last average, for the next: fresh pages take time to fault in
   at::Tensor reduced_;       // this rank's part of their average
 };
 
