@@ -69,15 +69,17 @@ class FsdpState::UnitListener : public intercept::Listener {
   int unit_;
 };
 
-class FsdpState::ShardListener : public intercept::Listener {
+class FsdpState::OtherListener : public intercept::Listener {
  public:
-  explicit ShardListener(std::weak_ptr<FsdpState> state) : state_(std::move(state)) {}
-  void on_use(const at::Tensor& /*tensor*/, std::string_view /*operator_name*/) override {
-    if (const auto state = state_.lock()) state->on_shard_write();
+  using Hears = void (FsdpState::*)(std::string_view operator_name);
+  OtherListener(std::weak_ptr<FsdpState> state, Hears hears) : state_(std::move(state)), hears_(hears) {}
+  void on_use(const at::Tensor& /*tensor*/, std::string_view operator_name) override {
+    if (const auto state = state_.lock()) (*state.*hears_)(operator_name);
   }
 
  private:
   std::weak_ptr<FsdpState> state_;
+  Hears hears_;
 };
 
 // ---- set-up ---------------------------------------------------------------------------------------------------------
@@ -165,11 +167,17 @@ void FsdpState::listen() {
   }
   std::vector<at::Tensor> shards;
   for (const auto& unit : units_) shards.push_back(unit->shard());
-  listeners_.push_back(std::make_shared<ShardListener>(weak_from_this()));
+  listeners_.push_back(std::make_shared<OtherListener>(weak_from_this(), &FsdpState::on_shard_write));
   watches_.emplace_back(shards, listeners_.back(), intercept::Interest::kWrites);
-  gradients_->hook([weak = weak_from_this()](int unit, std::size_t index, const at::Tensor& gradient) {
-    if (const auto state = weak.lock()) state->on_gradient(unit, index, gradient);
-  });
+  listeners_.push_back(std::make_shared<OtherListener>(weak_from_this(), &FsdpState::on_replicated_use));
+  watches_.emplace_back(replicated_.tensors, listeners_.back());
+  gradients_->hook(
+      [weak = weak_from_this()](int unit, std::size_t index, const at::Tensor& gradient) {
+        if (const auto state = weak.lock()) state->on_gradient(unit, index, gradient);
+      },
+      [weak = weak_from_this()] {
+        if (const auto state = weak.lock()) state->on_replicated_gradient();
+      });
 }
 
 FsdpStatistics FsdpState::statistics() const {
@@ -206,6 +214,17 @@ void FsdpState::on_parameter_done(int unit) {
   if (is_own_thread()) gathers_->unpin(unit);
 }
 
+void FsdpState::on_replicated_use(std::string_view operator_name) {
+  if (phase_ != Phase::kBetween || busy_ || kept_error_ || !is_own_thread()) return;
+  if (!at::GradMode::is_enabled() || in_backward() || only_looks(operator_name)) return;
+  const Flag busy(busy_);
+  try {
+    begin_forward();
+  } catch (...) {
+    kept_error_ = std::current_exception();
+  }
+}
+
 void FsdpState::begin_forward() {
   phase_ = Phase::kForward;
   for (const auto& unit : units_) unit->require_own_memory();
@@ -225,7 +244,7 @@ void FsdpState::let_go() {
   gathers_->let_go();
 }
 
-void FsdpState::on_shard_write() {
+void FsdpState::on_shard_write(std::string_view /*operator_name*/) {
   if (busy_ || kept_error_ || !is_own_thread()) return;
   const Flag busy(busy_);
   // The optimizer, as a rule: what was gathered before is the past.
@@ -245,6 +264,12 @@ void FsdpState::on_gradient(int unit, std::size_t index, const at::Tensor& gradi
   const Flag busy(busy_);
   if (phase_ != Phase::kBackward) begin_backward();
   if (gradients_->take(unit, index, gradient)) gathers_->unit_is_complete();
+}
+
+void FsdpState::on_replicated_gradient() {
+  raise_kept_error();
+  const Flag busy(busy_);
+  if (phase_ != Phase::kBackward) begin_backward();
 }
 
 void FsdpState::begin_backward() {

@@ -46,7 +46,7 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
  private:
   enum class Phase { kBetween, kForward, kBackward };
   class UnitListener;
-  class ShardListener;
+  class OtherListener;
 
   FsdpState(std::shared_ptr<torch::nn::Module> model, UnitRanks ranks, FsdpOptions options);
   void make_units();
@@ -56,9 +56,12 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
 
   void on_parameter_use(int unit, std::string_view operator_name);
   void on_parameter_done(int unit);
-  void on_shard_write();
+  void on_shard_write(std::string_view operator_name);
+  /// Of a parameter that stays whole.
+  void on_replicated_use(std::string_view operator_name);
   void on_gradient(int unit, std::size_t index, const at::Tensor& gradient);
   void begin_forward();
+  void on_replicated_gradient();
   void begin_backward();
   void end_backward();
   bool is_own_thread() const { return std::this_thread::get_id() == thread_; }

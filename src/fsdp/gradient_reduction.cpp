@@ -34,6 +34,20 @@ class GradientCatcher : public torch::autograd::FunctionPreHook {
   std::size_t index_;
 };
 
+/// Tells of a gradient, and lets it pass.
+class GradientNotice : public torch::autograd::FunctionPreHook {
+ public:
+  explicit GradientNotice(std::function<void()> on_gradient) : on_gradient_(std::move(on_gradient)) {}
+
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
+    on_gradient_();
+    return gradients;
+  }
+
+ private:
+  std::function<void()> on_gradient_;
+};
+
 /// Whether the pass under way will come to this node.
 bool will_run(torch::autograd::Node* node) {
   const auto* in_graph = torch::autograd::get_current_graph_task_nodes_in_graph();
@@ -50,7 +64,7 @@ GradientReduction::GradientReduction(const std::vector<std::unique_ptr<Unit>>& u
                                      UnitRanks ranks)
     : units_(units), replicated_(replicated), ranks_(std::move(ranks)), expected_(units.size(), 0) {}
 
-void GradientReduction::hook(const OnGradient& on_gradient) {
+void GradientReduction::hook(const OnGradient& on_gradient, const std::function<void()>& on_replicated) {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     if (!units_[u]->is_trained()) continue;
     const auto& parameters = units_[u]->parameters();
@@ -60,13 +74,20 @@ void GradientReduction::hook(const OnGradient& on_gradient) {
       hooked_.push_back({std::move(accumulator), static_cast<int>(u)});
     }
   }
+  // A pass may reach these alone: of a small model, or of one whose large parameters are frozen.
+  for (const at::Tensor& parameter : replicated_.tensors) {
+    if (!parameter.requires_grad()) continue;
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+    accumulator->add_pre_hook(std::make_unique<GradientNotice>(on_replicated));
+    hooked_.push_back({std::move(accumulator), -1});
+  }
 }
 
 void GradientReduction::start(bool averages) {
   averages_ = averages;
   std::fill(expected_.begin(), expected_.end(), 0);
   for (const Hooked& hooked : hooked_) {
-    if (will_run(hooked.accumulator.get())) ++expected_[static_cast<std::size_t>(hooked.unit)];
+    if (hooked.unit >= 0 && will_run(hooked.accumulator.get())) ++expected_[static_cast<std::size_t>(hooked.unit)];
   }
 }
 

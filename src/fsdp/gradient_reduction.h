@@ -27,8 +27,9 @@ class GradientReduction {
 
   /// Requires: `units` and `replicated` outlive it.
   GradientReduction(const std::vector<std::unique_ptr<Unit>>& units, const NamedTensors& replicated, UnitRanks ranks);
-  /// From now on gradients go to `on_gradient` instead of `grad()`. It may be called after this object is gone.
-  void hook(const OnGradient& on_gradient);
+  /// From now on gradients of units go to `on_gradient` instead of `grad()`; `on_replicated` hears of each gradient of a
+  /// parameter that stays whole. They may be called after this object is gone.
+  void hook(const OnGradient& on_gradient, const std::function<void()>& on_replicated);
 
   /// A backward pass begins. `averages`: gradients of this and earlier passes are averaged in it.
   void start(bool averages);
@@ -46,7 +47,7 @@ class GradientReduction {
 
   struct Hooked {
     c10::intrusive_ptr<torch::autograd::Node> accumulator;
-    int unit;
+    int unit;  // -1: a parameter that stays whole
   };
 
   const std::vector<std::unique_ptr<Unit>>& units_;
