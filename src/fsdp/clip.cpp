@@ -22,10 +22,11 @@ double clip_grad_norm(const ShardedModel& model, double max_norm) {
   std::vector<at::Tensor> gradients;
   double in_shards = 0;
   for (const auto& unit : model.state()->units()) {
-    const at::Tensor& gradient = unit->shard().grad();
-    if (!gradient.defined()) continue;
-    in_shards += sum_of_squares(gradient);
-    gradients.push_back(gradient);
+    for (const at::Tensor& parameter : unit->trained()) {
+      if (!parameter.grad().defined()) continue;
+      in_shards += sum_of_squares(parameter.grad());
+      gradients.push_back(parameter.grad());
+    }
   }
   const at::Tensor sum = at::full({1}, in_shards, at::kDouble);
   model.state()->ranks().shards.all_reduce(sum);

@@ -7,7 +7,6 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/StorageImpl.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace tessera::fsdp {
@@ -44,6 +43,14 @@ std::string where_gradients_are(const std::string& name) {
   return "the gradients of " + label_of(name) +
          " are in shards. Build the optimizer on sharded.parameters(), after fully_shard(), and clip with "
          "tessera::clip_grad_norm(sharded, ...)";
+}
+
+void add_to_gradient(const at::Tensor& parameter, const at::Tensor& gradient) {
+  if (parameter.grad().defined()) {
+    parameter.grad().add_(gradient);
+  } else {
+    parameter.mutable_grad() = gradient;
+  }
 }
 
 /// The memory of a tensor, which lives as long as that is held.
@@ -178,6 +185,14 @@ void Unit::train_slices() {
   for (Slice& slice : trained_slices_) slice.values.set_requires_grad(is_trained_);
 }
 
+std::vector<at::Tensor> Unit::trained() const {
+  if (!is_trained_) return {};
+  if (trained_slices_.empty()) return {shard_};
+  std::vector<at::Tensor> tensors;
+  for (const Slice& slice : trained_slices_) tensors.push_back(slice.values);
+  return tensors;
+}
+
 // ---- gradients ------------------------------------------------------------------------------------------------------
 
 void Unit::take_gradient(std::size_t index, const at::Tensor& gradient) {
@@ -227,24 +242,20 @@ void Unit::finish_reduce() {
   gradients_.take(where_gradients_are(name_));
   if (ranks_.replicas) ranks_.replicas->all_reduce(reduced_, ReduceOp::kAvg);
   if (!keeps_gradient_dtype_) reduced_ = reduced_.to(dtype_);
-  at::Tensor& gradient = shard_.mutable_grad();
-  // Whoever trains slices clears their gradients, not the shard's.
-  const auto is_cleared = [](const Slice& slice) { return !slice.values.grad().defined(); };
-  if (std::any_of(trained_slices_.begin(), trained_slices_.end(), is_cleared)) gradient = at::Tensor();
-  if (gradient.defined()) {
-    gradient.add_(reduced_);
+  if (trained_slices_.empty()) {
+    add_to_gradient(shard_, reduced_);
   } else {
-    gradient = reduced_;
+    hand_out_gradient(reduced_);
   }
   reduced_ = at::Tensor();
-  hand_out_gradient(gradient);
 }
 
+// Whoever trains slices may clear the gradients of some of them: each is added to by itself.
 void Unit::hand_out_gradient(const at::Tensor& gradient) const {
   for (const Slice& slice : trained_slices_) {
     const auto begin = layout_.items()[slice.index].range.start + slice.start - mine_.start;
     const auto size = slice.values.numel();
-    slice.values.mutable_grad() = plain_alias_of(gradient.narrow(0, size == 0 ? 0 : begin, size));
+    add_to_gradient(slice.values, plain_alias_of(gradient.narrow(0, size == 0 ? 0 : begin, size)));
   }
 }
 

@@ -56,6 +56,8 @@ class Unit {
   /// From now on gradients are those of `slices`, instead of the shard's.
   void train_slices();
   const std::vector<Slice>& trained_slices() const { return trained_slices_; }
+  /// What an optimizer updates: the slices that are trained, or the shard.
+  std::vector<at::Tensor> trained() const;
 
   /// Collective: over the shards. The parameters hold their values when finish_gather() returns.
   void start_gather();
@@ -78,7 +80,7 @@ class Unit {
   bool has_unreduced_gradients() const { return gradients_.has_bytes() && !reduced_.defined(); }
   /// Collective. Parameters without gradient count as zero.
   void start_reduce();
-  /// The average is in, or was added to, `shard().grad()` afterwards.
+  /// The average is in, or was added to, `grad()` of `trained()` afterwards.
   void finish_reduce();
   /// `grad()` of the model's parameters says, to whoever reads it, where gradients are.
   void mark_gradients();
