@@ -141,8 +141,8 @@ void FsdpState::make_units() {
                                             *sources_, gradients, options_.init_sync()));
     if (options_.use_orig_params()) units_.back()->train_slices();
   }
-  gathers_.emplace(units_, options_);
-  gradients_.emplace(units_, replicated_, ranks_);
+  gathers_.emplace(units_, options_, path_);
+  gradients_.emplace(units_, replicated_, ranks_, path_);
   count_bytes();
 }
 

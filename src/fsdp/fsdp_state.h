@@ -14,6 +14,7 @@
 
 #include "fsdp/gather_schedule.h"
 #include "fsdp/gradient_reduction.h"
+#include "fsdp/same_path.h"
 #include "fsdp/unit.h"
 
 namespace tessera::fsdp {
@@ -73,6 +74,7 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   NamedTensors replicated_;
   std::optional<RowSources> sources_;
   std::vector<std::unique_ptr<Unit>> units_;
+  SamePath path_;
   std::optional<GatherSchedule> gathers_;
   std::optional<GradientReduction> gradients_;
   std::vector<std::shared_ptr<intercept::Listener>> listeners_;

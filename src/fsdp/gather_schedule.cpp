@@ -10,8 +10,9 @@ constexpr std::size_t kFarAhead = 4;
 
 }  // namespace
 
-GatherSchedule::GatherSchedule(const std::vector<std::unique_ptr<Unit>>& units, const FsdpOptions& options)
-    : units_(units), options_(options), pins_(units.size(), 0) {}
+GatherSchedule::GatherSchedule(const std::vector<std::unique_ptr<Unit>>& units, const FsdpOptions& options,
+                               SamePath& path)
+    : units_(units), options_(options), path_(path), pins_(units.size(), 0) {}
 
 void GatherSchedule::use(int unit, Pass pass) {
   const bool is_new = wanted_.empty() || wanted_.front() != unit;
@@ -62,6 +63,7 @@ void GatherSchedule::gather(const std::vector<int>& units) {
     Unit& wanted = *units_[static_cast<std::size_t>(unit)];
     if (wanted.state() != UnitState::kSharded) continue;
     ++num_gathers_;
+    path_.note(SamePath::Event::kGather, unit);
     wanted.start_gather();
   }
 }

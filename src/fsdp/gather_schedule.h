@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fsdp/next_units.h"
+#include "fsdp/same_path.h"
 #include "fsdp/unit.h"
 
 namespace tessera::fsdp {
@@ -15,8 +16,8 @@ namespace tessera::fsdp {
 /// and the gathers match.
 class GatherSchedule {
  public:
-  /// Requires: `units` outlives it.
-  GatherSchedule(const std::vector<std::unique_ptr<Unit>>& units, const FsdpOptions& options);
+  /// Requires: `units` and `path` outlive it.
+  GatherSchedule(const std::vector<std::unique_ptr<Unit>>& units, const FsdpOptions& options, SamePath& path);
 
   /// The unit holds its values when this returns; those that are foretold to follow travel meanwhile. Collective.
   void use(int unit, Pass pass);
@@ -44,6 +45,7 @@ class GatherSchedule {
 
   const std::vector<std::unique_ptr<Unit>>& units_;
   FsdpOptions options_;
+  SamePath& path_;
   NextUnits order_;
   std::vector<int> wanted_;  // the unit in use and those foretold
   std::vector<int> pins_;    // of each unit: operators under way that use it

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 namespace tessera::fsdp {
@@ -61,8 +62,8 @@ bool will_run(torch::autograd::Node* node) {
 }  // namespace
 
 GradientReduction::GradientReduction(const std::vector<std::unique_ptr<Unit>>& units, const NamedTensors& replicated,
-                                     UnitRanks ranks)
-    : units_(units), replicated_(replicated), ranks_(std::move(ranks)), expected_(units.size(), 0) {}
+                                     UnitRanks ranks, SamePath& path)
+    : units_(units), replicated_(replicated), ranks_(std::move(ranks)), path_(path), expected_(units.size(), 0) {}
 
 void GradientReduction::hook(const OnGradient& on_gradient, const std::function<void()>& on_replicated) {
   for (std::size_t u = 0; u < units_.size(); ++u) {
@@ -105,6 +106,7 @@ void GradientReduction::reduce(int unit) {
   }
   units_[static_cast<std::size_t>(unit)]->start_reduce();
   ++num_reduce_scatters_;
+  path_.note(SamePath::Event::kAverage, unit);
   reducing_.push_back(unit);
 }
 
@@ -121,9 +123,20 @@ void GradientReduction::finish() {
   }
   while (!reducing_.empty()) finish_oldest();
   reduce_replicated();
+  require_same_path();
   for (const auto& unit : units_) {
     if (unit->is_trained()) unit->mark_gradients();
   }
+}
+
+void GradientReduction::require_same_path() {
+  const auto name_of = [this](int unit) {
+    const std::string& name = units_[static_cast<std::size_t>(unit)]->name();
+    return name.empty() ? std::string("the model itself") : name;
+  };
+  path_.require_agreement(ranks_.shards, name_of);
+  if (ranks_.replicas) path_.require_agreement(*ranks_.replicas, name_of);
+  path_.forget();
 }
 
 void GradientReduction::reduce_replicated() {

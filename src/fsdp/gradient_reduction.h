@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "fsdp/same_path.h"
 #include "fsdp/unit.h"
 
 namespace torch::autograd {
@@ -25,8 +26,9 @@ class GradientReduction {
   /// Told of a gradient that comes, before it is taken.
   using OnGradient = std::function<void(int unit, std::size_t index, const at::Tensor& gradient)>;
 
-  /// Requires: `units` and `replicated` outlive it.
-  GradientReduction(const std::vector<std::unique_ptr<Unit>>& units, const NamedTensors& replicated, UnitRanks ranks);
+  /// Requires: `units`, `replicated` and `path` outlive it.
+  GradientReduction(const std::vector<std::unique_ptr<Unit>>& units, const NamedTensors& replicated, UnitRanks ranks,
+                    SamePath& path);
   /// From now on gradients of units go to `on_gradient` instead of `grad()`; `on_replicated` hears of each gradient of a
   /// parameter that stays whole. They may be called after this object is gone.
   void hook(const OnGradient& on_gradient, const std::function<void()>& on_replicated);
@@ -44,6 +46,7 @@ class GradientReduction {
   void reduce(int unit);
   void finish_oldest();
   void reduce_replicated();
+  void require_same_path();
 
   struct Hooked {
     c10::intrusive_ptr<torch::autograd::Node> accumulator;
@@ -53,6 +56,7 @@ class GradientReduction {
   const std::vector<std::unique_ptr<Unit>>& units_;
   const NamedTensors& replicated_;
   UnitRanks ranks_;
+  SamePath& path_;
   std::vector<Hooked> hooked_;
   bool averages_ = true;
   std::vector<int> expected_;  // of each unit: gradients still to come in this pass

@@ -73,7 +73,8 @@ std::vector<std::string> described(const NamedTensors& state) {
   return lines;
 }
 
-void require_same_lines(const Communicator& comm, const std::vector<std::string>& mine) {
+void require_same_lines(const Communicator& comm, const std::vector<std::string>& mine, const std::string& fail_how,
+                        const std::string& advice) {
   const std::int64_t hash = hash_of(joined(mine));
   if (reduced(comm, hash, ReduceOp::kMin) == reduced(comm, hash, ReduceOp::kMax)) return;
   const auto theirs = split_lines(broadcast_text(comm, joined(mine), 0));
@@ -81,8 +82,7 @@ void require_same_lines(const Communicator& comm, const std::vector<std::string>
   const int culprit = static_cast<int>(reduced(comm, differs ? comm.rank() : comm.size(), ReduceOp::kMin));
   const std::string what =
       broadcast_text(comm, comm.rank() == culprit ? first_difference(mine, theirs, culprit) : "", culprit);
-  throw ConfigError("the ranks of group " + comm.name() + " do not distribute the same model: " + what +
-                    ". Build the same model with the same options on every rank");
+  throw ConfigError("the ranks of group " + comm.name() + " " + fail_how + ": " + what + ". " + advice);
 }
 
 }  // namespace tessera

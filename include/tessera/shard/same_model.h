@@ -13,7 +13,9 @@ namespace tessera {
 std::vector<std::string> described(const NamedTensors& state);
 
 /// Collective: over `comm`. Throws ConfigError, on every rank and with one text, when the lines differ between ranks:
-/// which rank, and the first line that does.
-void require_same_lines(const Communicator& comm, const std::vector<std::string>& mine);
+/// that the ranks `fail_how`, which rank, the first line that differs, and `advice`.
+void require_same_lines(const Communicator& comm, const std::vector<std::string>& mine,
+                        const std::string& fail_how = "do not distribute the same model",
+                        const std::string& advice = "Build the same model with the same options on every rank");
 
 }  // namespace tessera
