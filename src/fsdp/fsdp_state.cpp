@@ -10,6 +10,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 namespace tessera::fsdp {
@@ -201,7 +202,7 @@ void FsdpState::on_parameter_use(int unit, std::string_view operator_name) {
   try {
     const bool trains = at::GradMode::is_enabled();
     const Pass pass = in_backward() ? Pass::kBackward : (trains ? Pass::kForward : Pass::kEvaluation);
-    if (pass == Pass::kForward && phase_ == Phase::kBetween) begin_forward();
+    if (pass == Pass::kForward && phase_ != Phase::kForward) begin_forward();
     gathers_->use(unit, pass);
   } catch (const std::exception& error) {
     // What a callback throws is swallowed: the kernel that is about to run says it instead.
@@ -215,7 +216,7 @@ void FsdpState::on_parameter_done(int unit) {
 }
 
 void FsdpState::on_replicated_use(std::string_view operator_name) {
-  if (phase_ != Phase::kBetween || busy_ || kept_error_ || !is_own_thread()) return;
+  if (phase_ == Phase::kForward || busy_ || kept_error_ || !is_own_thread()) return;
   if (!at::GradMode::is_enabled() || in_backward() || only_looks(operator_name)) return;
   const Flag busy(busy_);
   try {
@@ -226,6 +227,10 @@ void FsdpState::on_replicated_use(std::string_view operator_name) {
 }
 
 void FsdpState::begin_forward() {
+  if (phase_ == Phase::kBackward) {
+    throw ConfigError("a forward began before the last backward pass was complete" + who() +
+                      ": that pass failed, and its gradients are lost. Start again from the last checkpoint");
+  }
   phase_ = Phase::kForward;
   for (const auto& unit : units_) unit->require_own_memory();
   if (!options_.broadcast_buffers()) return;
@@ -262,18 +267,26 @@ void FsdpState::on_shard_write(std::string_view /*operator_name*/) {
 void FsdpState::on_gradient(int unit, std::size_t index, const at::Tensor& gradient) {
   raise_kept_error();
   const Flag busy(busy_);
-  if (phase_ != Phase::kBackward) begin_backward();
+  enter_backward();
   if (gradients_->take(unit, index, gradient)) gathers_->unit_is_complete();
 }
 
 void FsdpState::on_replicated_gradient() {
   raise_kept_error();
   const Flag busy(busy_);
-  if (phase_ != Phase::kBackward) begin_backward();
+  enter_backward();
 }
 
-void FsdpState::begin_backward() {
+void FsdpState::enter_backward() {
+  const int task = torch::autograd::get_current_graph_task_id();
+  if (phase_ == Phase::kBackward && task == backward_task_) return;
+  if (phase_ == Phase::kBackward) {
+    throw ConfigError("a backward pass began inside another one, or after one that failed" + who() +
+                      ". Neither can be averaged. To recompute activations use tessera::checkpoint(), which needs no "
+                      "second pass; after a failure start again from the last checkpoint");
+  }
   phase_ = Phase::kBackward;
+  backward_task_ = task;
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
     if (const auto state = weak.lock()) state->end_backward();
   });
@@ -287,6 +300,8 @@ void FsdpState::end_backward() {
   gathers_->release_all();
   raise_kept_error();
 }
+
+std::string FsdpState::who() const { return " (rank " + std::to_string(ranks_.shards.world_rank()) + ")"; }
 
 void FsdpState::raise_kept_error() {
   if (kept_error_) std::rethrow_exception(std::exchange(kept_error_, nullptr));

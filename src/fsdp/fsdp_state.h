@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -63,10 +64,12 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   void on_gradient(int unit, std::size_t index, const at::Tensor& gradient);
   void begin_forward();
   void on_replicated_gradient();
-  void begin_backward();
+  /// At each gradient: begins the pass at its first one.
+  void enter_backward();
   void end_backward();
   bool is_own_thread() const { return std::this_thread::get_id() == thread_; }
   void raise_kept_error();
+  std::string who() const;
 
   std::shared_ptr<torch::nn::Module> model_;
   UnitRanks ranks_;
@@ -82,6 +85,7 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
 
   std::thread::id thread_;
   Phase phase_ = Phase::kBetween;
+  int backward_task_ = -1;  // the engine's number of the pass
   int num_no_sync_ = 0;
   bool busy_ = false;  // in our own operators
   std::exception_ptr kept_error_;
