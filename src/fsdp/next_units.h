@@ -19,11 +19,13 @@ enum class Pass { kForward, kBackward, kEvaluation };
 class NextUnits {
  public:
   void used(int unit, Pass pass);
-  /// Up to `count` different units that will be used after the last one, nearest first. Fewer where nothing is known.
+  /// Up to `count` different units that will be used after the last one, nearest first. Fewer where nothing is known,
+  /// and none past the end of a backward pass: parameters change then.
   std::vector<int> foretell(std::size_t count) const;
 
  private:
   using Place = std::tuple<int, int, Pass>;  // the unit before, the unit, the pass
+  static bool ends_backward(const Place& place, const Place& next);
   static Place after(const Place& place, int unit, Pass pass) { return {std::get<1>(place), unit, pass}; }
 
   Place last_{-1, -1, Pass::kForward};

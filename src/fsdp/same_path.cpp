@@ -35,11 +35,12 @@ void SamePath::require_agreement(const Communicator& comm, const NameOf& name_of
   for (const int code : events_) {
     lines.push_back((code % 2 == 1 ? "averages " : "gathers ") + name_of(code / 2));
   }
-  require_same_lines(
-      comm, lines, "do not take the same path through the model",
-      "Parameters are gathered by all ranks together: take the same branch on every rank, by numbers that all ranks have");
-  throw ConfigError("the ranks of group " + comm.name() + " do not take the same path through the model: they part after " +
-                    std::to_string(events_.size()) + " gathers and averages");
+  require_same_lines(comm, lines, "do not take the same path through the model",
+                     "Parameters are gathered by all ranks together: take the same branch on every rank, by numbers "
+                     "that all ranks have");
+  throw ConfigError("the ranks of group " + comm.name() +
+                    " do not take the same path through the model: they part after " + std::to_string(events_.size()) +
+                    " gathers and averages");
 }
 
 void SamePath::forget() {

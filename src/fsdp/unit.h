@@ -115,7 +115,7 @@ class Unit {
 
   HollowStorage gradients_;  // all of this rank's, unreduced
   std::vector<bool> came_;   // which of them are there
-  at::Tensor kept_;  // the memory of the last average, for the next: fresh pages take time to fault in
+  at::Tensor kept_;          // the memory of the last average, for the next: fresh pages take time to fault in
   at::Tensor reduced_;       // this rank's part of their average
 };
 

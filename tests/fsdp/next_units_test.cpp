@@ -47,6 +47,16 @@ TEST(NextUnits, LearnsAnotherPathAtOnce) {
   EXPECT_EQ(order.foretell(1), Units{3});
 }
 
+TEST(NextUnits, DoesNotLookPastTheEndOfBackward) {
+  NextUnits order;
+  for (int i = 0; i < 3; ++i) train(order, {0, 1, 2}, {2, 1, 0});
+  EXPECT_TRUE(order.foretell(2).empty()) << "the optimizer comes next, and with it other values";
+  train(order, {0}, {});
+  EXPECT_EQ(order.foretell(2), (Units{1, 2})) << "the next forward begins with the unit that backward ended with";
+  train(order, {1, 2}, {});
+  EXPECT_EQ(order.foretell(2), (Units{1, 0}));
+}
+
 TEST(NextUnits, EndsWhenItGoesInCircles) {
   NextUnits order;
   for (int i = 0; i < 3; ++i) train(order, {0, 1}, {});
