@@ -24,7 +24,7 @@
 #include <string>
 #include <vector>
 
-#include "gpt.h"
+#include "gpt/gpt.h"
 
 namespace bench {
 namespace {

@@ -20,16 +20,18 @@
 #include <system_error>
 #include <vector>
 
-#include "gpt.h"
+#include "gpt/gpt.h"
 
 namespace bench {
 namespace {
 
+constexpr GptShape kShape;
+
 /// All blocks in `num_segments` checkpoints, or plainly with 0.
 class Stack {
  public:
-  explicit Stack(std::int64_t num_blocks) : input_(at::ones({kBatch, kSequence, kWidth}).requires_grad_(true)) {
-    for (std::int64_t i = 0; i < num_blocks; ++i) blocks_.emplace_back();
+  explicit Stack(std::int64_t num_blocks) : input_(at::ones({kShape.batch, kShape.sequence, kShape.width}).requires_grad_(true)) {
+    for (std::int64_t i = 0; i < num_blocks; ++i) blocks_.emplace_back(kShape);
     for (const Block& block : blocks_) {
       for (const at::Tensor& parameter : block->parameters()) parameter.mutable_grad() = at::zeros_like(parameter);
     }
@@ -90,10 +92,10 @@ void print_table(std::int64_t num_blocks, int num_rounds) {
     if (round > 0) plain.push_back(reference);
   }
   const double mib = 1024.0 * 1024.0;
-  const long long num_tokens = kBatch * kSequence;
-  const double boundary = static_cast<double>(kBatch * kSequence * kWidth) * sizeof(float) / mib;
+  const long long num_tokens = kShape.batch * kShape.sequence;
+  const double boundary = static_cast<double>(kShape.batch * kShape.sequence * kShape.width) * sizeof(float) / mib;
   std::printf("%lld blocks of width %lld, %lld tokens, %.0f ms plain\n", static_cast<long long>(num_blocks),
-              static_cast<long long>(kWidth), num_tokens, 1e3 * median(plain));
+              static_cast<long long>(kShape.width), num_tokens, 1e3 * median(plain));
   std::printf("| segments | peak MiB | formula MiB | time |\n|---|---|---|---|\n");
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const double peak = static_cast<double>(peak_of(stack, cases[i])) / mib;

@@ -38,7 +38,9 @@ Call::Call(std::shared_ptr<Group> group, const char* operation, const at::Tensor
     call.shape = {about.sizes().data(), about.sizes().size()};
   }
   state_->group = std::move(group);
-  state_->ticket = state_->group->world().recorder->begin(call);
+  flight::Recorder& recorder = *state_->group->world().recorder;
+  if (recorder.is_heard()) began_ns_ = flight::now_ns();
+  state_->ticket = recorder.begin(call);
 }
 
 void Call::prepare() const {
@@ -69,6 +71,10 @@ void Call::note_when_done() {
     return;
   }
   state_->work->getFuture()->addCallback([done_ns](c10::ivalue::Future& /*done*/) { *done_ns = flight::now_ns(); });
+}
+
+void Call::note_begun() {
+  if (began_ns_ != 0) state_->blocked_ns = flight::now_ns() - began_ns_;
 }
 
 Call& Call::keep(at::Tensor tensor) {

@@ -29,6 +29,7 @@ class Call {
     try {
       prepare();
       assign(begin());
+      note_begun();
     } catch (...) {
       state_->rethrow();
     }
@@ -52,8 +53,11 @@ class Call {
   void assign(std::unique_ptr<Transfer> transfer) { state_->transfer = std::move(transfer); }
   /// For a trace: a call that is waited for later was done before.
   void note_when_done();
+  /// Likewise: what a backend did on this thread before it went on.
+  void note_begun();
 
   std::shared_ptr<Work::State> state_;
+  std::int64_t began_ns_ = 0;  // only where a trace asks for it
   bool is_collective_ = true;
   at::Tensor about_;
 };

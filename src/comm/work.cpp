@@ -1,5 +1,7 @@
 #include <tessera/comm/work.h>
 #include <tessera/core/error.h>
+#include <tessera/flight/clock.h>
+#include <tessera/flight/recorder.h>
 
 #include <exception>
 #include <string_view>
@@ -53,6 +55,8 @@ void Work::wait() {
   if (!state_) return;
   if (state_->failure) std::rethrow_exception(state_->failure);
   if (state_->finished) return;
+  flight::Recorder& recorder = *state_->group->world().recorder;
+  const std::int64_t began_ns = recorder.is_heard() ? flight::now_ns() : 0;
   try {
     if (state_->transfer) {
       state_->transfer->wait(std::chrono::steady_clock::now() + state_->timeout);
@@ -67,7 +71,8 @@ void Work::wait() {
   state_->finish = nullptr;
   state_->kept.clear();
   const std::int64_t done_ns = state_->done_ns ? state_->done_ns->load() : 0;
-  state_->group->world().recorder->end(state_->ticket, false, done_ns);
+  if (began_ns != 0) state_->blocked_ns += flight::now_ns() - began_ns;
+  recorder.end(state_->ticket, false, done_ns, state_->blocked_ns);
 }
 
 at::Tensor Work::result() {

@@ -28,6 +28,8 @@ struct Work::State {
   std::uint64_t ticket = 0;
   /// When the bytes had arrived, 0 before; only where a trace asks for it.
   std::shared_ptr<std::atomic<std::int64_t>> done_ns;
+  /// How long the caller was kept from its own work; likewise.
+  std::int64_t blocked_ns = 0;
 
   c10::intrusive_ptr<c10d::Work> work;  ///< one of these two
   std::unique_ptr<Transfer> transfer;

@@ -139,7 +139,7 @@ std::uint64_t Recorder::begin(const CallStart& call) {
   return ticket;
 }
 
-void Recorder::end(std::uint64_t ticket, bool failed, std::int64_t done_ns) {
+void Recorder::end(std::uint64_t ticket, bool failed, std::int64_t done_ns, std::int64_t blocked_ns) {
   std::shared_ptr<CallListener> listener;
   std::optional<CallRecord> ended;
   {
@@ -160,7 +160,8 @@ void Recorder::end(std::uint64_t ticket, bool failed, std::int64_t done_ns) {
     }
   }
   // Outside of the lock: other threads need not wait for what a listener does.
-  if (ended) listener->call_ended(*ended, done_ns == 0 ? ended->ended_ns : std::min(done_ns, ended->ended_ns));
+  if (!ended) return;
+  listener->call_ended(*ended, done_ns == 0 ? ended->ended_ns : std::min(done_ns, ended->ended_ns), blocked_ns);
 }
 
 bool Recorder::listen(const std::shared_ptr<CallListener>& listener) {

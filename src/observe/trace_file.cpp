@@ -77,6 +77,7 @@ void TraceFile::add_event(const CallEvent& call) {
   annotate("at", record.file + ":" + std::to_string(record.line));
   // The slice ends with the communication; who made the call may have waited for it later.
   annotate("returned_after_ns", record.ended_ns - record.started_ns);
+  annotate("blocked_ns", call.blocked_ns);
   if (record.state == CallState::kFailed) annotate("state", std::string("failed"));
   add_packet(record.started_ns);
   end_slice(track, call.done_ns);

@@ -26,6 +26,7 @@ struct SpanEvent {
 struct CallEvent {
   CallRecord call;
   std::int64_t done_ns = 0;
+  std::int64_t blocked_ns = 0;
 };
 
 struct StepEvent {

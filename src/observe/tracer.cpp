@@ -58,8 +58,8 @@ void Tracer::add_step(const StepRecord& record, std::int64_t start_ns, std::int6
 
 void Tracer::add_clock(const ClockOffset& offset) { state_->add(ClockEvent{offset, flight::now_ns()}); }
 
-void Tracer::call_ended(const CallRecord& call, std::int64_t done_ns) {
-  if (is_on()) state_->add(CallEvent{call, done_ns});
+void Tracer::call_ended(const CallRecord& call, std::int64_t done_ns, std::int64_t blocked_ns) {
+  if (is_on()) state_->add(CallEvent{call, done_ns, blocked_ns});
 }
 
 void Tracer::write_pending() {

@@ -80,7 +80,26 @@ TEST(MakeObserver, ShowsWhenACallWasDoneNotWhenItWasWaitedFor) {
     const auto waited = std::stoll(calls[0].annotations.at("returned_after_ns"));
     EXPECT_GE(waited, kPause);
     EXPECT_LT(calls[0].end_ns - calls[0].start_ns, waited);
+    EXPECT_LT(std::stoll(calls[0].annotations.at("blocked_ns")), kPause) << "the pause was the program's own";
   }
+}
+
+TEST(MakeObserver, ShowsHowLongACallKeptItsCaller) {
+  const TemporaryFolder folder;
+  constexpr std::int64_t kLate = 300'000'000;
+  run_threads(2, [&](const World& world) {
+    auto observer = make_observer(world, traced(folder));
+    if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::nanoseconds(kLate));
+    Work work = world.comm().all_reduce_async(at::ones({4}));
+    work.wait();
+    observer->close();
+  });
+  const auto slices = merged(folder);
+  const auto blocked = [&](int rank) {
+    return std::stoll(calls_of(slices, rank, "all_reduce").at(0).annotations.at("blocked_ns"));
+  };
+  EXPECT_GE(blocked(0), kLate / 2);
+  EXPECT_LT(blocked(1), blocked(0));
 }
 
 TEST(MakeObserver, ComparesClocksAgain) {

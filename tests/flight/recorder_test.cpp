@@ -48,12 +48,14 @@ TEST(Recorder, KeepsTheLatestInOrderAndForgetsTheRest) {
 }
 
 struct Listener : CallListener {
-  void call_ended(const CallRecord& call, std::int64_t done_ns) override {
+  void call_ended(const CallRecord& call, std::int64_t done_ns, std::int64_t blocked_ns) override {
     calls.push_back(call);
     done.push_back(done_ns);
+    blocked.push_back(blocked_ns);
   }
   std::vector<CallRecord> calls;
   std::vector<std::int64_t> done;
+  std::vector<std::int64_t> blocked;
 };
 
 TEST(Recorder, TellsItsListenerOfEveryCallThatEnds) {
@@ -82,9 +84,10 @@ TEST(Recorder, TellsWhenACallWasDoneBeforeItWasWaitedFor) {
   recorder.listen(listener);
   const auto ticket = recorder.begin(start_of(group, 1));
   const std::int64_t done_ns = recorder.recent().back().started_ns + 1;
-  recorder.end(ticket, false, done_ns);
+  recorder.end(ticket, false, done_ns, 25);
   ASSERT_EQ(listener->done.size(), 1U);
   EXPECT_EQ(listener->done[0], done_ns);
+  EXPECT_EQ(listener->blocked[0], 25);
   EXPECT_GE(listener->calls[0].ended_ns, done_ns);
 }
 

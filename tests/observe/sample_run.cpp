@@ -32,7 +32,7 @@ void run_rank(const std::string& folder, int rank) {
     call.sequence = static_cast<std::uint64_t>(step);
     call.started_ns = start + 300;
     call.ended_ns = start + 900;
-    observer.tracer()->call_ended(call, start + 800);
+    observer.tracer()->call_ended(call, start + 800, 200);
     observer.record({.step = step,
                      .loss = 4.0 / static_cast<double>(step),
                      .tokens = 1024,

@@ -70,9 +70,9 @@ TEST_F(TracerTest, GivesEachThreadATrack) {
 }
 
 TEST_F(TracerTest, PutsCallsThatOverlapOnTracksOfTheirOwn) {
-  tracer->call_ended(call("all_reduce", 100, 900), 500);  // waited for until 900, done at 500
-  tracer->call_ended(call("all_gather", 200, 950), 600);
-  tracer->call_ended(call("barrier", 700, 800), 800);
+  tracer->call_ended(call("all_reduce", 100, 900), 500, 30);  // waited for until 900, done at 500
+  tracer->call_ended(call("all_gather", 200, 950), 600, 0);
+  tracer->call_ended(call("barrier", 700, 800), 800, 100);
   const auto slices = written();
   const auto first = on_track(slices, 3, "communication");
   const auto second = on_track(slices, 3, "communication 2");
@@ -82,6 +82,7 @@ TEST_F(TracerTest, PutsCallsThatOverlapOnTracksOfTheirOwn) {
   EXPECT_EQ(first[0].start_ns, 100);
   EXPECT_EQ(first[0].end_ns, 500);
   EXPECT_EQ(first[0].annotations.at("returned_after_ns"), "800");
+  EXPECT_EQ(first[0].annotations.at("blocked_ns"), "30");
   EXPECT_EQ(first[0].annotations.at("group"), "world/dp.0");
   EXPECT_EQ(first[0].annotations.at("number"), "12");
   EXPECT_EQ(first[0].annotations.at("tensor"), "Float [32, 8]");
@@ -108,7 +109,7 @@ TEST_F(TracerTest, TakesNothingWhileItIsStopped) {
   {
     const Span span(tracer, "lost");
   }
-  tracer->call_ended(call("barrier", 1, 2), 2);
+  tracer->call_ended(call("barrier", 1, 2), 2, 1);
   EXPECT_TRUE(written().empty());
   EXPECT_EQ(tracer->num_dropped(), 0U);
 }

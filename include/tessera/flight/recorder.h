@@ -58,8 +58,8 @@ class Recorder {
 
   /// Returns a ticket for `end`.
   std::uint64_t begin(const CallStart& call);
-  /// `done_ns`: when it was done, where that is known better than by this call.
-  void end(std::uint64_t ticket, bool failed, std::int64_t done_ns = 0);
+  /// `done_ns`: when it was done, where that is known better than by this call. `blocked_ns`: see CallListener.
+  void end(std::uint64_t ticket, bool failed, std::int64_t done_ns = 0, std::int64_t blocked_ns = 0);
 
   /// Tells `listener` of every call that ends, as long as it lives. None of them is lost, unless more calls than
   /// `kCapacity` are under way at once. False, and nothing changes, when another listener lives.

@@ -33,7 +33,7 @@ class Tracer : public flight::CallListener {
   void add_step(const StepRecord& record, std::int64_t start_ns, std::int64_t end_ns);
   /// How far rank 0's clock was ahead of this rank's at this moment.
   void add_clock(const ClockOffset& offset);
-  void call_ended(const CallRecord& call, std::int64_t done_ns) override;
+  void call_ended(const CallRecord& call, std::int64_t done_ns, std::int64_t blocked_ns) override;
 
   /// Writes what came in since. Throws StorageError.
   void write_pending();

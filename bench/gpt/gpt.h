@@ -9,22 +9,28 @@
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 
 namespace bench {
 
-constexpr std::int64_t kLayers = 6;
-constexpr std::int64_t kWidth = 512;
-constexpr std::int64_t kHeads = 8;
-constexpr std::int64_t kVocabulary = 8192;
-constexpr std::int64_t kSequence = 256;
-constexpr std::int64_t kBatch = 4;
+/// The defaults are the shape of which speeds are measured: 27 million parameters.
+struct GptShape {
+  std::int64_t layers = 6;
+  std::int64_t width = 512;
+  std::int64_t heads = 8;
+  std::int64_t vocabulary = 8192;
+  std::int64_t sequence = 256;
+  std::int64_t batch = 4;
+};
 
 class AttentionImpl : public torch::nn::Module {
  public:
-  AttentionImpl();
+  explicit AttentionImpl(const GptShape& shape);
   at::Tensor forward(const at::Tensor& x);
 
  private:
+  std::int64_t heads_;
   torch::nn::Linear query_{nullptr};
   torch::nn::Linear key_{nullptr};
   torch::nn::Linear value_{nullptr};
@@ -34,7 +40,7 @@ TORCH_MODULE(Attention);
 
 class BlockImpl : public torch::nn::Module {
  public:
-  BlockImpl();
+  explicit BlockImpl(const GptShape& shape);
   at::Tensor forward(const at::Tensor& x);
 
  private:
@@ -46,13 +52,18 @@ class BlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-/// The model of bench/peers/ddp_rank.py, in plain LibTorch: the same arithmetic in the same order.
+/// The model of bench/peers/gpt.py, in plain LibTorch: the same arithmetic in the same order.
 class GptImpl : public torch::nn::Module {
  public:
-  GptImpl();
+  /// Told before each block of its number and its input, and after the last one of their count and its output.
+  using BlockWatcher = std::function<void(std::int64_t block, const at::Tensor& x)>;
+
+  explicit GptImpl(const GptShape& shape);
   at::Tensor forward(const at::Tensor& tokens);
+  void watch_blocks(BlockWatcher watcher) { watcher_ = std::move(watcher); }
 
  private:
+  BlockWatcher watcher_;
   torch::nn::Embedding tokens_{nullptr};
   torch::nn::Embedding positions_{nullptr};
   torch::nn::ModuleList blocks_{nullptr};
@@ -62,14 +73,14 @@ class GptImpl : public torch::nn::Module {
 TORCH_MODULE(Gpt);
 
 /// The same weights as the peer's, bit for bit.
-Gpt make_gpt();
+Gpt make_gpt(const GptShape& shape = {});
 
 struct Batch {
-  at::Tensor tokens;   ///< [kBatch, kSequence]
-  at::Tensor targets;  ///< [kBatch * kSequence]
+  at::Tensor tokens;   ///< [batch, sequence]
+  at::Tensor targets;  ///< [batch * sequence]
 };
 /// The same as the peer's of this rank.
-Batch make_batch(int rank);
+Batch make_batch(int rank, const GptShape& shape = {});
 
 at::Tensor loss_of(Gpt& model, const Batch& batch);
 

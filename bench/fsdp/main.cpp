@@ -1,0 +1,115 @@
+// One rank of the contest in sharded training of a GPT: bench_fsdp BACKEND [LAYERS WIDTH HEADS VOCABULARY SEQUENCE BATCH]
+// It makes what a line of its input asks for:
+//   KIND STEPS          KIND: alone, ddp, fsdp
+//   trace:FOLDER STEPS  the same as fsdp, traced into that folder
+// and answers with a line of JSON. Between lines it sleeps, so that others can be measured. Each kind trains a model of
+// its own, made when it is first asked for; a trace is of the model that "fsdp" trains. All ranks get the same lines.
+#include <tessera/comm/make_observer.h>
+#include <tessera/comm/world.h>
+#include <tessera/core/error.h>
+
+#include <ATen/Parallel.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "fsdp/trainer.h"
+
+namespace bench {
+namespace {
+
+constexpr const char* kTrace = "trace:";
+
+class Rank {
+ public:
+  Rank(const std::string& backend, const GptShape& shape)
+      : shape_(shape),
+        world_(tessera::init(tessera::WorldOptions().backend(backend).timeout(std::chrono::seconds(120)))),
+        batch_(make_batch(world_.rank(), shape)) {}
+
+  void answer(const std::string& variant, int num_steps) {
+    const bool is_traced = variant.starts_with(kTrace);
+    Trainer& trainer = trainer_of(is_traced ? "fsdp" : variant);
+    std::unique_ptr<tessera::observe::Observer> observer;
+    if (is_traced) observer = make_observer(variant.substr(std::string(kTrace).size()));
+    world_.comm().barrier();
+    const auto began = std::chrono::steady_clock::now();
+    double loss = 0;
+    for (int i = 1; i <= num_steps; ++i) {
+      loss = trainer.step(batch_, observer.get());
+      if (observer) observer->record({.step = i, .loss = loss});
+    }
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
+    if (observer) observer->close();
+    if (!std::isfinite(loss)) throw tessera::InternalError(variant + ": the loss is " + std::to_string(loss));
+    std::printf("{\"variant\": \"%s\", \"seconds\": %.6f, \"loss\": %.9g}\n", variant.c_str(), seconds.count(), loss);
+    std::fflush(stdout);
+  }
+
+  void finish() { world_.comm().barrier(); }
+
+ private:
+  Trainer& trainer_of(const std::string& kind) {
+    auto& trainer = trainers_[kind];
+    if (!trainer) trainer = std::make_unique<Trainer>(kind, world_, shape_);
+    return *trainer;
+  }
+
+  std::unique_ptr<tessera::observe::Observer> make_observer(const std::string& folder) const {
+    return tessera::make_observer(world_, tessera::ObserveOptions().progress("off").trace(folder + "/trace"));
+  }
+
+  GptShape shape_;
+  tessera::World world_;
+  Batch batch_;
+  std::map<std::string, std::unique_ptr<Trainer>> trainers_;
+};
+
+void run(const std::string& backend, const GptShape& shape) {
+  at::set_num_threads(1);
+  Rank rank(backend, shape);
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    std::istringstream words(line);
+    std::string variant;
+    int num_steps = 0;
+    if (!(words >> variant >> num_steps)) {
+      throw tessera::ConfigError("expected KIND STEPS, found \"" + line + "\"");
+    }
+    rank.answer(variant, num_steps);
+  }
+  rank.finish();
+}
+
+GptShape shape_of(const std::vector<std::string>& words) {
+  GptShape shape;
+  const std::vector<std::int64_t*> numbers{&shape.layers,     &shape.width,    &shape.heads,
+                                           &shape.vocabulary, &shape.sequence, &shape.batch};
+  for (std::size_t i = 0; i < words.size(); ++i) *numbers.at(i) = std::stoll(words[i]);
+  return shape;
+}
+
+}  // namespace
+}  // namespace bench
+
+int main(int argc, char** argv) {
+  if (argc != 2 && argc != 8) {
+    std::fprintf(stderr, "usage: bench_fsdp BACKEND [LAYERS WIDTH HEADS VOCABULARY SEQUENCE BATCH]\n");
+    return 2;
+  }
+  try {
+    bench::run(argv[1], bench::shape_of({argv + 2, argv + argc}));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return tessera::exit_code(error);
+  }
+  return 0;
+}

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <tessera/comm/world.h>
+#include <tessera/data_parallel/distribute.h>
+#include <tessera/fsdp/fully_shard.h>
+#include <tessera/observe/observer.h>
+#include <tessera/optim/adamw.h>
+
+#include <optional>
+#include <string>
+
+#include "gpt/gpt.h"
+
+namespace bench {
+
+/// A GPT in training on one rank.
+class Trainer {
+ public:
+  /// `kind`: "alone" (nobody talks), "ddp", or "fsdp" (a unit for each block). Throws ConfigError for others.
+  Trainer(const std::string& kind, const tessera::World& world, const GptShape& shape);
+
+  /// The loss before the step. With an observer the parts of the step are in its trace, block by block.
+  double step(const Batch& batch, tessera::observe::Observer* observer);
+
+ private:
+  class BlockSpans;
+
+  Gpt model_;
+  std::optional<tessera::DistributedModel> replicated_;
+  std::optional<tessera::ShardedModel> sharded_;
+  std::optional<tessera::optim::AdamW> optimizer_;
+};
+
+}  // namespace bench

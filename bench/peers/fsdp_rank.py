@@ -1,0 +1,75 @@
+"""One rank of PyTorch: the peer of bench/fsdp/main.cpp, with the same model, data and protocol (see there).
+
+  fsdp_rank.py [LAYERS WIDTH HEADS VOCABULARY SEQUENCE BATCH]      KIND: alone, fsdp2, fsdp1
+"""
+
+import json
+import math
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+from gpt import Block, Shape, loss_of, make_batch, make_model
+
+
+def shard(kind, model):
+    """A unit for each block, and one for what is left; options as they are by default."""
+    if kind == "fsdp2":
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+    if kind == "fsdp1":
+        return FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({Block}),
+                                        device_id=torch.device("cpu"), use_orig_params=True)
+    if kind != "alone":
+        raise ValueError(f"expected alone, fsdp2 or fsdp1, found {kind}")
+    return model
+
+
+class Contestant:
+    def __init__(self, kind, shape, batch):
+        self.model = shard(kind, make_model(shape))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, fused=True)
+        self.tokens, self.targets = batch
+
+    def step(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(self.model, self.tokens, self.targets)
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+
+def measure(contestant, steps):
+    dist.barrier()
+    began = time.perf_counter()
+    for _ in range(steps):
+        loss = contestant.step()
+    seconds = time.perf_counter() - began
+    if not math.isfinite(loss):
+        raise RuntimeError(f"the loss is {loss}")
+    return {"seconds": seconds, "loss": loss}
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    shape = Shape(*map(int, sys.argv[1:]))
+    batch = make_batch(int(os.environ["RANK"]), shape)
+    contestants = {}
+    for line in sys.stdin:
+        kind, steps = line.split()
+        if kind not in contestants:
+            contestants[kind] = Contestant(kind, shape, batch)
+        print(json.dumps({"variant": kind, **measure(contestants[kind], int(steps))}), flush=True)
+    dist.destroy_process_group()
+
+
+main()
