@@ -3,19 +3,46 @@
 #include <ATen/core/function_schema.h>
 
 #include <algorithm>
-#include <string_view>
+#include <utility>
 
 namespace tessera::intercept {
 namespace {
 
 using Table = Registry::Table;
 
-/// The operators that a listener calls must not call it again.
-thread_local bool inside_listener = false;
+/// What a thread knows, in one place: every operator looks here first.
+///
+/// Note [What an operator pays]
+/// Each thread keeps the table that it saw last and compares one counter, so an operator takes no lock and counts no
+/// references. Nothing is asked of LibTorch, or allocated, before a tensor is found in the table.
+struct View {
+  const Table* table = nullptr;
+  std::uint64_t version = 0;
+  bool is_deaf = false;  // in a listener, whose operators must not call it again, or at the end of the thread
+};
+constinit thread_local View view;
+
+/// Keeps the table of the thread's view. Operators may run on a thread that is ending, after this has gone.
+struct KeptTable {
+  KeptTable() = default;
+  ~KeptTable() { view.is_deaf = true; }
+  KeptTable(const KeptTable&) = delete;
+  KeptTable& operator=(const KeptTable&) = delete;
+
+  std::shared_ptr<const Table> table;
+};
+
+void renew_view() {
+  thread_local KeptTable kept;
+  const Registry& registry = Registry::of_process();
+  view.version = registry.version();
+  kept.table = registry.table();  // this one or a newer one, which will then be taken twice
+  view.table = kept.table.get();
+}
 
 struct ListenerScope {
-  ListenerScope() { inside_listener = true; }
-  ~ListenerScope() { inside_listener = false; }
+  ListenerScope() { view.is_deaf = true; }
+  ~ListenerScope() { view.is_deaf = false; }
   ListenerScope(const ListenerScope&) = delete;
   ListenerScope& operator=(const ListenerScope&) = delete;
 };
@@ -30,69 +57,88 @@ struct Uses : at::ObserverContext {
 };
 
 /// An operator that is about to run.
-struct Operator {
-  const at::RecordFunction& function;
-  std::string_view name;
-  std::unique_ptr<Uses> uses;
+class Operator {
+ public:
+  Operator(const Table& table, const at::RecordFunction& function) : table_(table), function_(function) {}
 
-  /// Copies the schema: only for those who ask.
-  bool writes(std::size_t input) const {
-    const auto schema = function.operator_schema();
-    // Without a schema nothing is known, so the worst is assumed.
-    if (!schema || input >= schema->arguments().size()) return true;
-    const auto* alias = schema->arguments()[input].alias_info();
-    return alias != nullptr && alias->isWrite();
+  void report_inputs() {
+    const auto inputs = function_.inputs();
+    for (input_ = 0; input_ < inputs.size(); ++input_) report(inputs[input_]);
   }
-};
+  std::unique_ptr<Uses> take_uses() { return std::move(uses_); }
 
-void report_use(const Table& table, const at::Tensor& tensor, std::size_t input, Operator& op) {
-  if (!tensor.defined()) return;
-  const auto tell = [&](const Table::Place& place) {
+ private:
+  void report(const c10::IValue& input) {
+    if (input.isTensor()) {
+      report(input.toTensor());
+    } else if (input.isList()) {
+      for (const c10::IValue& element : input.toListRef()) {
+        // What is not a list of tensors shows it in its first element; one of optional tensors may have gaps.
+        if (element.isTensor()) {
+          report(element.toTensor());
+        } else if (!element.isNone()) {
+          break;
+        }
+      }
+    }
+  }
+
+  void report(const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    const auto same = table_.by_tensor.find(tensor.unsafeGetTensorImpl());
+    for (const Table::Place& place : same) tell(place, tensor);
+    if (!same.empty()) return;
+    const c10::StorageImpl* storage = storage_of(tensor);
+    for (const Table::Place& place : table_.by_storage.find(storage)) {
+      // The watched tensor may have left this storage to another one's use.
+      if (storage_of(place.entry->tensors[place.index]) == storage) tell(place, tensor);
+    }
+  }
+
+  void tell(const Table::Place& place, const at::Tensor& tensor) {
     if (!place.entry->active.load(std::memory_order_relaxed)) return;
-    if (place.entry->interest == Interest::kWrites && !op.writes(input)) return;
+    if (place.entry->interest == Interest::kWrites && !writes()) return;
     auto listener = place.entry->listener.lock();
     if (!listener) return;
-    listener->on_use(tensor, op.name);
+    const ListenerScope scope;
+    listener->on_use(tensor, function_.name());
     if (place.entry->interest != Interest::kUsesAndEnds) return;
-    if (!op.uses) op.uses = std::make_unique<Uses>();
-    op.uses->listeners.push_back(std::move(listener));
-  };
-  const auto [same, end_of_same] = table.by_tensor.equal_range(tensor.unsafeGetTensorImpl());
-  for (auto found = same; found != end_of_same; ++found) tell(found->second);
-  if (same != end_of_same) return;
-  const c10::StorageImpl* storage = storage_of(tensor);
-  const auto [views, end_of_views] = table.by_storage.equal_range(storage);
-  for (auto found = views; found != end_of_views; ++found) {
-    // The watched tensor may have left this storage to another one's use.
-    const Table::Place& place = found->second;
-    if (storage_of(place.entry->tensors[place.index]) == storage) tell(place);
+    if (!uses_) uses_ = std::make_unique<Uses>();
+    uses_->listeners.push_back(std::move(listener));
   }
-}
 
-void report_input(const Table& table, std::size_t number, Operator& op) {
-  const c10::IValue& input = op.function.inputs()[number];
-  if (input.isTensor()) {
-    report_use(table, input.toTensor(), number, op);
-  } else if (input.isTensorList() || input.isOptionalTensorList()) {
-    for (const c10::IValue& element : input.toListRef()) {
-      if (element.isTensor()) report_use(table, element.toTensor(), number, op);
-    }
+  /// Whether the input at hand is changed. Copies the schema: only for those who ask.
+  bool writes() const {
+    const auto schema = function_.operator_schema();
+    // Without a schema nothing is known, so the worst is assumed.
+    if (!schema || input_ >= schema->arguments().size()) return true;
+    const auto* alias = schema->arguments()[input_].alias_info();
+    return alias != nullptr && alias->isWrite();
+  }
+
+  const Table& table_;
+  const at::RecordFunction& function_;
+  std::size_t input_ = 0;
+  std::unique_ptr<Uses> uses_;
+};
+
+void report_to_all(const Table& table, const at::RecordFunction& function) {
+  const ListenerScope scope;
+  for (const auto& entry : table.every_operator) {
+    if (!entry->active.load(std::memory_order_relaxed)) continue;
+    if (const auto listener = entry->listener.lock()) listener->on_operator(function.name());
   }
 }
 
 std::unique_ptr<at::ObserverContext> before_operator(const at::RecordFunction& function) {
-  if (inside_listener) return nullptr;
-  const ListenerScope scope;
-  // A copy: a listener may end its watch, and the table with it.
-  const std::shared_ptr<const Table> table = Registry::of_process().table();
-  const std::string_view name = function.name();
-  for (const auto& entry : table->every_operator) {
-    if (!entry->active.load(std::memory_order_relaxed)) continue;
-    if (const auto listener = entry->listener.lock()) listener->on_operator(name);
-  }
-  Operator op{function, name, nullptr};
-  for (std::size_t i = 0; i < function.inputs().size(); ++i) report_input(*table, i, op);
-  return std::move(op.uses);
+  if (view.is_deaf) return nullptr;
+  if (view.version != Registry::of_process().version()) renew_view();
+  // A listener may end its watch; the table stays, because this thread takes no other one meanwhile.
+  const Table& table = *view.table;
+  if (!table.every_operator.empty()) report_to_all(table, function);
+  Operator now(table, function);
+  now.report_inputs();
+  return now.take_uses();
 }
 
 void after_operator(const at::RecordFunction& /*function*/, at::ObserverContext* context) {
@@ -128,27 +174,24 @@ void Registry::set_active(Watch::Entry& entry, bool active) {
   if (entry.active.exchange(active) != active) count_active(active ? 1 : -1);
 }
 
-const std::shared_ptr<const Registry::Table>& Registry::table() const {
-  // Each thread keeps the table that it saw last: an operator then costs no lock.
-  thread_local std::shared_ptr<const Table> seen;
-  thread_local std::uint64_t seen_version = 0;
-  if (!seen || seen_version != version_.load(std::memory_order_acquire)) {
-    const std::lock_guard lock(mutex_);
-    seen = table_;
-    seen_version = version_.load(std::memory_order_relaxed);
-  }
-  return seen;
+std::shared_ptr<const Registry::Table> Registry::table() const {
+  const std::lock_guard lock(mutex_);
+  return table_;
 }
 
 void Registry::publish() {
   auto table = std::make_shared<Table>();
+  std::vector<std::pair<const void*, Table::Place>> storages;
+  std::vector<std::pair<const void*, Table::Place>> tensors;
   for (const auto& entry : entries_) {
     for (std::size_t i = 0; i < entry->tensors.size(); ++i) {
-      table->by_tensor.emplace(entry->tensors[i].unsafeGetTensorImpl(), Table::Place{entry, i});
-      table->by_storage.emplace(storage_of(entry->tensors[i]), Table::Place{entry, i});
+      tensors.emplace_back(entry->tensors[i].unsafeGetTensorImpl(), Table::Place{entry, i});
+      storages.emplace_back(storage_of(entry->tensors[i]), Table::Place{entry, i});
     }
     if (entry->interest == Interest::kUsesAndEveryOperator) table->every_operator.push_back(entry);
   }
+  table->by_storage = PointerIndex<Table::Place>(std::move(storages));
+  table->by_tensor = PointerIndex<Table::Place>(std::move(tensors));
   table_ = std::move(table);
   version_.fetch_add(1, std::memory_order_release);
 }

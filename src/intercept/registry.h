@@ -7,8 +7,9 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <vector>
+
+#include "intercept/pointer_index.h"
 
 namespace tessera::intercept {
 
@@ -34,8 +35,8 @@ class Registry {
       std::size_t index;  // of its tensors
     };
     // Views are found by their storage; a tensor that was given another one since (by torch::load, say) by itself.
-    std::unordered_multimap<const c10::StorageImpl*, Place> by_storage;
-    std::unordered_multimap<const c10::TensorImpl*, Place> by_tensor;
+    PointerIndex<Place> by_storage;
+    PointerIndex<Place> by_tensor;
     std::vector<std::shared_ptr<Watch::Entry>> every_operator;
   };
 
@@ -44,8 +45,9 @@ class Registry {
   void add(const std::shared_ptr<Watch::Entry>& entry);
   void remove(const std::shared_ptr<Watch::Entry>& entry) noexcept;
   void set_active(Watch::Entry& entry, bool active);
-  /// The table of now, by a look at one counter as a rule.
-  const std::shared_ptr<const Table>& table() const;
+  /// The table of now. Changes with every change of the watches.
+  std::shared_ptr<const Table> table() const;
+  std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
  private:
   void publish();
@@ -54,7 +56,7 @@ class Registry {
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Watch::Entry>> entries_;
   std::shared_ptr<const Table> table_ = std::make_shared<Table>();
-  std::atomic<std::uint64_t> version_ = 0;
+  std::atomic<std::uint64_t> version_ = 1;
   int num_active_ = 0;
   at::CallbackHandle callback_ = at::INVALID_CALLBACK_HANDLE;
 };

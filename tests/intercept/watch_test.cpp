@@ -54,6 +54,48 @@ TEST(Watch, HearsOfViewsAndOfListsOfTensors) {
   EXPECT_THAT(ear->uses, Contains("aten::cat"));
 }
 
+TEST(Watch, HearsOfListsWithGaps) {
+  const auto ear = std::make_shared<Ear>();
+  const at::Tensor data = at::ones({2, 3});
+  const at::Tensor weight = at::zeros({1}, at::kLong);
+  const Watch watch({weight}, ear);
+  c10::List<std::optional<at::Tensor>> indices;
+  indices.push_back(std::nullopt);
+  indices.push_back(weight);
+  at::index(data, indices);
+  EXPECT_THAT(ear->uses, Contains("aten::index"));
+}
+
+TEST(Watch, HearsOfATensorThatWasGivenOtherMemory) {
+  const auto ear = std::make_shared<Ear>();
+  at::Tensor weight = at::ones({4});
+  const at::Tensor former = weight.detach();
+  const Watch watch({weight}, ear);
+  weight.set_data(at::zeros({4}));
+  ear->uses.clear();
+  at::neg(former);
+  EXPECT_THAT(ear->uses, IsEmpty());
+  at::neg(weight);
+  EXPECT_THAT(ear->uses, Contains("aten::neg"));
+}
+
+TEST(Watch, MayBeEndedByItsListener) {
+  struct Once : Listener {
+    void on_use(const at::Tensor& /*tensor*/, std::string_view /*operator_name*/) override {
+      ++count;
+      watch = Watch();
+    }
+    Watch watch;
+    int count = 0;
+  };
+  const auto once = std::make_shared<Once>();
+  const at::Tensor weight = at::ones({3});
+  once->watch = Watch({weight}, once);
+  at::add(weight, weight);  // takes it twice, but the second time nobody watches any more
+  at::neg(weight);
+  EXPECT_EQ(once->count, 1);
+}
+
 TEST(Watch, HearsOfModulesThatWereNotModified) {
   torch::nn::LSTM lstm(3, 4);
   torch::nn::MultiheadAttention attention(4, 2);
