@@ -23,7 +23,11 @@ void GatherSchedule::use(int unit, Pass pass) {
     if (reshards(pass)) release_all_but(wanted_);
   }
   // The unit itself first, then those ahead: they travel while it is waited for and used.
-  gather(is_new ? wanted_ : std::vector<int>{unit});
+  if (is_new) {
+    gather(wanted_);
+  } else if (units_[static_cast<std::size_t>(unit)]->state() == UnitState::kSharded) {
+    gather({unit});
+  }
   units_[static_cast<std::size_t>(unit)]->finish_gather();
 }
 
