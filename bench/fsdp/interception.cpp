@@ -15,12 +15,16 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <ctime>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gpt/gpt.h"
 
@@ -28,8 +32,8 @@ namespace bench {
 namespace {
 
 constexpr GptShape kTiny{.width = 8, .heads = 2, .vocabulary = 16, .sequence = 4, .batch = 1};
-constexpr int kTinySteps = 20;
-constexpr int kOperators = 5'000;
+constexpr int kOperators = 1'000;  // of one turn
+constexpr int kTurns = 40;
 
 double seconds() {
   timespec time{};
@@ -80,17 +84,25 @@ struct Pair {
   double off = 0;
 };
 
-/// Now the one first, now the other: what a machine does slowly changes both alike.
-Pair measure(bool on_first, const std::function<void()>& body) {
-  Pair pair;
-  for (const bool on : {on_first, !on_first}) {
-    const at::RecordFunctionGuard guard(on);
-    body();  // what the other one has left in caches is no part of it
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Medians of `body` with callbacks on and off. By turns, and now the one first, now the other: what a machine does
+/// slowly changes both alike.
+Pair measure(int num_turns, const std::function<void()>& body) {
+  std::vector<double> on;
+  std::vector<double> off;
+  for (int turn = 0; turn < 2 * num_turns; ++turn) {
+    const bool is_on = turn % 4 == 0 || turn % 4 == 3;
+    const at::RecordFunctionGuard guard(is_on);
     const double start = seconds();
     body();
-    (on ? pair.on : pair.off) = seconds() - start;
+    (is_on ? on : off).push_back(seconds() - start);
   }
-  return pair;
+  return {median(std::move(on)), median(std::move(off))};
 }
 
 void print(const char* name, const Pair& pair, double count, const char* end) {
@@ -115,15 +127,11 @@ void run(int num_rounds) {
   std::printf("{\"real_operators\": %d, \"tiny_operators\": %d}\n", count_operators(real), count_operators(tiny));
   std::fflush(stdout);
   for (int round = 0; round < num_rounds; ++round) {
-    const bool on_first = round % 2 == 0;
     std::printf("{");
-    print("stranger", measure(on_first, [&] { operators_on(other); }), kOperators, ", ");
-    print("parameter", measure(on_first, [&] { operators_on(parameter); }), kOperators, ", ");
-    const auto tiny_steps = [&] {
-      for (int i = 0; i < kTinySteps; ++i) tiny.step();
-    };
-    print("tiny_step", measure(on_first, tiny_steps), kTinySteps, ", ");
-    print("real_step", measure(on_first, [&] { real.step(); }), 1, "}\n");
+    print("stranger", measure(kTurns, [&] { operators_on(other); }), kOperators, ", ");
+    print("parameter", measure(kTurns, [&] { operators_on(parameter); }), kOperators, ", ");
+    print("tiny_step", measure(kTurns, [&] { tiny.step(); }), 1, ", ");
+    print("real_step", measure(1, [&] { real.step(); }), 1, "}\n");
     std::fflush(stdout);
   }
   while (std::getchar() != EOF) {
