@@ -33,8 +33,8 @@ std::map<std::string, at::Tensor> ShardedModel::full_state_dict() const {
   return state;
 }
 
-std::map<std::string, TensorSlice> ShardedModel::sharded_state_dict() const {
-  std::map<std::string, TensorSlice> state;
+std::map<std::string, StateSlice> ShardedModel::sharded_state_dict() const {
+  std::map<std::string, StateSlice> state;
   for (const auto& unit : state_->units()) {
     for (const auto& slice : unit->slices()) {
       if (slice.values.numel() == 0) continue;

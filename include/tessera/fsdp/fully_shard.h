@@ -39,7 +39,7 @@ struct FsdpStatistics {
 };
 
 /// A part of a tensor of the model, and where it belongs.
-struct TensorSlice {
+struct StateSlice {
   at::Tensor values;                ///< one-dimensional; shares memory with what is trained
   std::int64_t start;               ///< of the tensor laid out row by row
   std::vector<std::int64_t> shape;  ///< of the whole tensor
@@ -86,7 +86,7 @@ class ShardedModel {
   /// Copies of all parameters and buffers by name, whole, on every rank. Collective.
   std::map<std::string, at::Tensor> full_state_dict() const;
   /// This rank's parts, by the names of the parameters, and what is whole on every rank.
-  std::map<std::string, TensorSlice> sharded_state_dict() const;
+  std::map<std::string, StateSlice> sharded_state_dict() const;
   /// Who holds what of each sharded parameter.
   std::vector<ShardInfo> shards() const;
 
