@@ -232,7 +232,10 @@ void FsdpState::begin_forward() {
                       ": that pass failed, and its gradients are lost. Start again from the last checkpoint");
   }
   phase_ = Phase::kForward;
-  for (const auto& unit : units_) unit->require_own_memory();
+  for (const auto& unit : units_) {
+    unit->require_own_memory();
+    unit->require_unwritten();
+  }
   if (!options_.broadcast_buffers()) return;
   const auto tensors = buffers().tensors;
   if (ranks_.replicas) broadcast_all(*ranks_.replicas, tensors, 0);

@@ -86,6 +86,7 @@ void GradientReduction::hook(const OnGradient& on_gradient, const std::function<
 
 void GradientReduction::start(bool averages) {
   averages_ = averages;
+  for (const auto& unit : units_) unit->drop_cleared_gradients();
   std::fill(expected_.begin(), expected_.end(), 0);
   for (const Hooked& hooked : hooked_) {
     if (hooked.unit >= 0 && will_run(hooked.accumulator.get())) ++expected_[static_cast<std::size_t>(hooked.unit)];
@@ -116,14 +117,15 @@ void GradientReduction::finish_oldest() {
 }
 
 void GradientReduction::finish() {
-  if (!averages_) return;
-  // Gradients that earlier passes left and this one did not complete.
-  for (std::size_t i = 0; i < units_.size(); ++i) {
-    if (units_[i]->has_unreduced_gradients()) reduce(static_cast<int>(i));
+  if (averages_) {
+    // Gradients that earlier passes left and this one did not complete.
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      if (units_[i]->has_unreduced_gradients()) reduce(static_cast<int>(i));
+    }
+    while (!reducing_.empty()) finish_oldest();
+    reduce_replicated();
+    require_same_path();
   }
-  while (!reducing_.empty()) finish_oldest();
-  reduce_replicated();
-  require_same_path();
   for (const auto& unit : units_) {
     if (unit->is_trained()) unit->mark_gradients();
   }

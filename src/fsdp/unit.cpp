@@ -104,6 +104,7 @@ void Unit::adopt_values(const UnitPlan& plan, bool init_sync) {
     state_ = UnitState::kGathered;
   }
   shard_.set_requires_grad(is_trained_);
+  for (const at::Tensor& parameter : parameters_) versions_.push_back(parameter._version());
 }
 
 at::Tensor Unit::view_of(const at::Tensor& row, std::size_t index) const {
@@ -158,6 +159,17 @@ void Unit::require_own_memory() const {
                       " was given other memory after fully_shard() (rank " +
                       std::to_string(ranks_.shards.world_rank()) +
                       "): torch::load and set_data() do that. Load the model before it is sharded");
+  }
+}
+
+void Unit::require_unwritten() const {
+  if (is_whole()) return;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i]._version() == versions_[i]) continue;
+    throw ConfigError("the parameter " + layout_.items()[i].name + " was written to after fully_shard() (rank " +
+                      std::to_string(ranks_.shards.world_rank()) +
+                      "): that is lost when it is released. Write before fully_shard(), or into the slices of "
+                      "sharded_state_dict()");
   }
 }
 
@@ -260,10 +272,34 @@ void Unit::hand_out_gradient(const at::Tensor& gradient) const {
 }
 
 void Unit::mark_gradients() {
+  is_marked_ = true;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& item = layout_.items()[i];
     parameters_[i].mutable_grad() = gradient_mark_.view(item.range.start, item.shape);
   }
+}
+
+void Unit::drop_cleared_gradients() {
+  if (!std::exchange(is_marked_, false)) return;
+  const at::NoGradGuard no_grad;
+  const auto is_cleared = [this](std::size_t i) { return !parameters_[i].grad().defined(); };
+  if (!trained_slices_.empty()) {
+    for (const Slice& slice : trained_slices_) {
+      if (is_cleared(slice.index)) slice.values.mutable_grad() = at::Tensor();
+    }
+  }
+  std::size_t num_cleared = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!is_cleared(i)) continue;
+    ++num_cleared;
+    if (gradients_.has_bytes()) came_[i] = false;
+    const Range held = layout_.items()[i].range.meet(mine_);
+    if (shard_.grad().defined() && held.size > 0) shard_.grad().narrow(0, held.start - mine_.start, held.size).zero_();
+  }
+  // As if there had never been any: an optimizer passes over what has no gradient.
+  if (num_cleared < parameters_.size()) return;
+  shard_.mutable_grad() = at::Tensor();
+  if (gradients_.has_bytes()) gradients_.take(where_gradients_are(name_));
 }
 
 }  // namespace tessera::fsdp

@@ -72,6 +72,8 @@ class Unit {
   at::Tensor view_of(const at::Tensor& row, std::size_t index) const;
   /// Throws ConfigError for a parameter that somebody gave other memory, as torch::load does.
   void require_own_memory() const;
+  /// Throws ConfigError for a parameter whose values somebody changed: its shards know nothing of it.
+  void require_unwritten() const;
   /// What a kernel will say that reads the parameters though they could not be gathered.
   void explain(const std::string& why);
 
@@ -84,6 +86,8 @@ class Unit {
   void finish_reduce();
   /// `grad()` of the model's parameters says, to whoever reads it, where gradients are.
   void mark_gradients();
+  /// Who has cleared that, as model->zero_grad() does, has cleared the gradients it stands for.
+  void drop_cleared_gradients();
 
  private:
   /// Nobody else holds a part, and it is computed with as it is: the row is the shard.
@@ -110,10 +114,12 @@ class Unit {
   std::unique_ptr<RowSource> source_;
   at::Tensor shard_;
   std::vector<Slice> trained_slices_;
+  std::vector<std::int64_t> versions_;  // of the parameters: autograd counts writes
   UnitState state_ = UnitState::kSharded;
   Work reduce_;
 
   HollowStorage gradients_;  // all of this rank's, unreduced
+  bool is_marked_ = false;
   std::vector<bool> came_;   // which of them are there
   at::Tensor kept_;          // the memory of the last average, for the next: fresh pages take time to fault in
   at::Tensor reduced_;       // this rank's part of their average
