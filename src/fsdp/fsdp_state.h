@@ -32,6 +32,7 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   FsdpState(const FsdpState&) = delete;
   FsdpState& operator=(const FsdpState&) = delete;
 
+  const torch::nn::Module& model() const { return *model_; }
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
   const NamedTensors& replicated() const { return replicated_; }
   NamedTensors buffers() const;

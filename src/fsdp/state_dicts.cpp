@@ -3,10 +3,34 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "fsdp/fsdp_state.h"
 
 namespace tessera {
+namespace {
+
+/// A tensor that several modules hold has all their names, as in one process.
+void add_other_names(const torch::nn::Module& model, std::map<std::string, at::Tensor>& state) {
+  std::vector<std::pair<std::string, const c10::TensorImpl*>> names;
+  for (const auto& entry : model.named_parameters()) names.emplace_back(entry.key(), entry.value().unsafeGetTensorImpl());
+  for (const auto& entry : model.named_buffers()) names.emplace_back(entry.key(), entry.value().unsafeGetTensorImpl());
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> known;
+  for (const auto& [name, tensor] : names) {
+    if (const auto found = state.find(name); found != state.end()) known.emplace(tensor, found->second);
+  }
+  for (const auto& [name, tensor] : names) {
+    if (const auto found = known.find(tensor); found != known.end()) state.emplace(name, found->second);
+  }
+}
+
+}  // namespace
 
 std::map<std::string, at::Tensor> ShardedModel::full_state_dict() const {
   const at::NoGradGuard no_grad;
@@ -30,6 +54,7 @@ std::map<std::string, at::Tensor> ShardedModel::full_state_dict() const {
   // As in training, rank 0's count.
   if (state_->ranks().replicas) broadcast_all(*state_->ranks().replicas, copies, 0);
   broadcast_all(state_->ranks().shards, copies, 0);
+  add_other_names(state_->model(), state);
   return state;
 }
 
