@@ -45,7 +45,7 @@ struct CommonMemory::Held {
 };
 
 std::optional<CommonMemory> CommonMemory::make(const Communicator& comm, std::size_t num_bytes) {
-  const std::shared_ptr<comm::HostGroup> group = comm.shared_group().connection().host_group;
+  const std::shared_ptr<comm::HostGroup> group = comm.group_->connection().host_group;
   if (!group) return std::nullopt;
   auto held = std::make_shared<Held>();
   held->group = group;

@@ -169,9 +169,8 @@ class Communicator {
   /// What `c10d::Reducer` and other c10d code takes. Blocks: connects the group when it was not.
   c10::intrusive_ptr<c10d::ProcessGroup> process_group() const;
 
-  Group& shared_group() const { return *group_; }
-
  private:
+  friend class CommonMemory;
   struct Settings {
     std::chrono::milliseconds timeout;
     CommunicationStrategy strategy;
