@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cstdint>
+
+#include "fsdp/random_models/node.h"
+
+namespace tessera::testing {
+
+/// A random tree of modules, the same for a seed each time, in double precision, with values from the seed. Nodes may
+/// be shared, frozen, recomputed, detached from the graph, left unused, or chosen by the data.
+NodePtr make_random_model(std::uint64_t seed);
+
+}  // namespace tessera::testing
