@@ -3,6 +3,7 @@
 #include <tessera/core/config_file.h>
 #include <tessera/data_parallel/ddp_options.h>
 #include <tessera/data_parallel/synchroniser_options.h>
+#include <tessera/fsdp/fsdp_options.h>
 #include <tessera/launch/run_options.h>
 #include <tessera/mesh/three_d_parallelism.h>
 #include <tessera/observe/observe_options.h>
@@ -78,6 +79,14 @@ void add_reference(CLI::App& app) {
         "`tessera::DdpOptions`, for `tessera::distribute()`. In a TOML file these are the keys. A hook of your own is "
         "given in the program: `DdpOptions::hook`.",
         DdpOptions::fields());
+  });
+  command.add_subcommand("fsdp", "FsdpOptions")->callback([] {
+    print(
+        "Options of fully sharded training",
+        "`tessera::FsdpOptions`, for `tessera::fully_shard()`. In a TOML file these are the keys. Told in the program: "
+        "which modules become units, `FsdpOptions::auto_wrap`, and types of single units, "
+        "`FsdpOptions::unit_precision`.",
+        FsdpOptions::fields());
   });
   command.add_subcommand("synchroniser", "SynchroniserOptions")->callback([] {
     print("Options of training out of step",
