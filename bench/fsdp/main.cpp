@@ -2,6 +2,7 @@
 // It makes what a line of its input asks for:
 //   KIND STEPS          KIND: alone, ddp, fsdp
 //   trace:FOLDER STEPS  the same as fsdp, traced into that folder
+//   start 0             nothing, once all ranks are there
 // and answers with a line of JSON. Between lines it sleeps, so that others can be measured. Each kind trains a model of
 // its own, made when it is first asked for; a trace is of the model that "fsdp" trains. All ranks get the same lines.
 #include <tessera/comm/make_observer.h>
@@ -36,6 +37,11 @@ class Rank {
         batch_(make_batch(world_.rank(), shape)) {}
 
   void answer(const std::string& variant, int num_steps) {
+    if (variant == "start") {
+      world_.comm().barrier();
+      say(variant, 0, 0);
+      return;
+    }
     const bool is_traced = variant.starts_with(kTrace);
     Trainer& trainer = trainer_of(is_traced ? "fsdp" : variant);
     std::unique_ptr<tessera::observe::Observer> observer;
@@ -50,13 +56,17 @@ class Rank {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
     if (observer) observer->close();
     if (!std::isfinite(loss)) throw tessera::InternalError(variant + ": the loss is " + std::to_string(loss));
-    std::printf("{\"variant\": \"%s\", \"seconds\": %.6f, \"loss\": %.9g}\n", variant.c_str(), seconds.count(), loss);
-    std::fflush(stdout);
+    say(variant, seconds.count(), loss);
   }
 
   void finish() { world_.comm().barrier(); }
 
  private:
+  static void say(const std::string& variant, double seconds, double loss) {
+    std::printf("{\"variant\": \"%s\", \"seconds\": %.6f, \"loss\": %.9g}\n", variant.c_str(), seconds, loss);
+    std::fflush(stdout);
+  }
+
   Trainer& trainer_of(const std::string& kind) {
     auto& trainer = trainers_[kind];
     if (!trainer) trainer = std::make_unique<Trainer>(kind, world_, shape_);
