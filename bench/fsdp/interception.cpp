@@ -1,5 +1,5 @@
-// What interception costs: bench_interception ROUNDS, one process. A sharded model of one rank, whose units are whole all
-// the time, with LibTorch's callbacks on and off. A line of JSON with counts, then one a round, in seconds of the
+// What interception costs: bench_interception ROUNDS, one process. A sharded model of one rank, whose units are always
+// whole, with LibTorch's callbacks on and off. A line of JSON with counts, then one a round, in seconds of the
 // processor. It ends with its input.
 //
 // A step of the real shape takes a second and differs from the next by more than what is to be seen. So the operators
@@ -46,8 +46,7 @@ class Training {
   Training(const tessera::World& world, const GptShape& shape)
       : model_(make_gpt(shape)),
         sharded_(tessera::fully_shard(
-            model_, world,
-            tessera::FsdpOptions().auto_wrap(tessera::wrap_by_type<BlockImpl>()).min_num_params(0))),
+            model_, world, tessera::FsdpOptions().auto_wrap(tessera::wrap_by_type<BlockImpl>()).min_num_params(0))),
         optimizer_(sharded_.parameters(), tessera::optim::AdamWOptions(3e-4)),
         batch_(make_batch(0, shape)) {}
 
@@ -73,8 +72,7 @@ struct OperatorCount : tessera::intercept::Listener {
 
 int count_operators(Training& training) {
   const auto counter = std::make_shared<OperatorCount>();
-  const tessera::intercept::Watch watch({at::empty({1})}, counter,
-                                        tessera::intercept::Interest::kUsesAndEveryOperator);
+  const tessera::intercept::Watch watch({at::empty({1})}, counter, tessera::intercept::Interest::kUsesAndEveryOperator);
   training.step();
   return counter->count;
 }

@@ -1,4 +1,5 @@
-// One rank of the contest in sharded training of a GPT: bench_fsdp BACKEND [LAYERS WIDTH HEADS VOCABULARY SEQUENCE BATCH]
+// One rank of the contest in sharded training of a GPT:
+//   bench_fsdp BACKEND [LAYERS WIDTH HEADS VOCABULARY SEQUENCE BATCH]
 // It makes what a line of its input asks for:
 //   KIND STEPS          KIND: alone, ddp, fsdp
 //   trace:FOLDER STEPS  the same as fsdp, traced into that folder

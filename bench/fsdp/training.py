@@ -65,7 +65,8 @@ def warm_up(pairs):
         loss = answers[0]["loss"]
         first = losses.setdefault(one.synchronised, loss)
         if not math.isclose(loss, first, rel_tol=LOSS_TOLERANCE):
-            raise RuntimeError(f"{one.name}: the loss after {WARM_UP_STEPS} steps is {loss}, that of the others {first}")
+            raise RuntimeError(f"{one.name}: the loss after {WARM_UP_STEPS} steps is {loss}, "
+                               f"that of the others {first}")
 
 
 def run(context):
@@ -118,8 +119,8 @@ def measure(context):
     context.settle()
     rounds = run(context)
     figures = Figures(turns.judged(rounds, context.rounds or ROUNDS))
-    notes = [f"Undisturbed rounds: {turns.calm_text(rounds)}. {STEPS} steps a round, one thread a rank, processes of its "
-             "own for each contestant; ratios are within a round.",
+    notes = [f"Undisturbed rounds: {turns.calm_text(rounds)}. {STEPS} steps a round, one thread a rank, processes of "
+             "its own for each contestant; ratios are within a round.",
              f"{SIZE} ranks of a GPT: 6 layers, width 512, 8 heads, vocabulary 8192, batches of 4 x 256 tokens, fp32; "
              "fused AdamW. The same arithmetic in C++ and in Python, from the same weights; a unit for each layer and "
              "one for what is left, other options as they are by default.",

@@ -46,7 +46,8 @@ GptImpl::GptImpl(const GptShape& shape)
       positions_(register_module("positions", torch::nn::Embedding(shape.sequence, shape.width))),
       blocks_(register_module("blocks", torch::nn::ModuleList())),
       norm_(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({shape.width})))),
-      head_(register_module("head", torch::nn::Linear(torch::nn::LinearOptions(shape.width, shape.vocabulary).bias(false)))) {
+      head_(register_module("head",
+                            torch::nn::Linear(torch::nn::LinearOptions(shape.width, shape.vocabulary).bias(false)))) {
   for (std::int64_t i = 0; i < shape.layers; ++i) blocks_->push_back(Block(shape));
 }
 

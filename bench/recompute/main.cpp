@@ -30,7 +30,8 @@ constexpr GptShape kShape;
 /// All blocks in `num_segments` checkpoints, or plainly with 0.
 class Stack {
  public:
-  explicit Stack(std::int64_t num_blocks) : input_(at::ones({kShape.batch, kShape.sequence, kShape.width}).requires_grad_(true)) {
+  explicit Stack(std::int64_t num_blocks)
+      : input_(at::ones({kShape.batch, kShape.sequence, kShape.width}).requires_grad_(true)) {
     for (std::int64_t i = 0; i < num_blocks; ++i) blocks_.emplace_back(kShape);
     for (const Block& block : blocks_) {
       for (const at::Tensor& parameter : block->parameters()) parameter.mutable_grad() = at::zeros_like(parameter);

@@ -21,11 +21,9 @@ at::Tensor replay_sharded_gpt2(const std::filesystem::path& folder, std::int64_t
   const std::int64_t share = tokens.size(1) / comm.size();
 
   models::Gpt2 model = models::load_gpt2(folder);
-  const ShardedModel sharded =
-      fully_shard(model, comm, FsdpOptions().auto_wrap(wrap_by_type<models::Gpt2BlockImpl>()));
+  const ShardedModel sharded = fully_shard(model, comm, FsdpOptions().auto_wrap(wrap_by_type<models::Gpt2BlockImpl>()));
   torch::optim::AdamW optimizer(
-      sharded.parameters(),
-      torch::optim::AdamWOptions(setting("learning_rate")).weight_decay(setting("weight_decay")));
+      sharded.parameters(), torch::optim::AdamWOptions(setting("learning_rate")).weight_decay(setting("weight_decay")));
   std::vector<double> losses;
   for (std::int64_t step = 0; step < num_steps; ++step) {
     const at::Tensor batch = tokens[step % tokens.size(0)].narrow(0, comm.rank() * share, share);
