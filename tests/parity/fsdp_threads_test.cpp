@@ -38,9 +38,13 @@ TEST_P(FsdpParity, SgdWithAccumulation) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, FsdpParity,
-                         ::testing::Combine(::testing::Values("gpt", "conv", "lstm"), ::testing::Values(1, 2, 3, 4)),
+                         ::testing::Combine(::testing::Values("gpt", "recomputed gpt", "conv", "lstm", "transformer",
+                                                                "attention", "sequential", "gpt2", "function"),
+                                              ::testing::Values(1, 2, 3, 4)),
                          [](const auto& one) {
-                           return std::get<0>(one.param) + "On" + std::to_string(std::get<1>(one.param));
+                           std::string name = std::get<0>(one.param);
+                           std::erase(name, ' ');
+                           return name + "On" + std::to_string(std::get<1>(one.param));
                          });
 
 }  // namespace

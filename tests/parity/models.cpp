@@ -7,6 +7,8 @@
 
 #include <stdexcept>
 
+#include "parity/more_models.h"
+
 namespace tessera::testing {
 namespace {
 
@@ -14,10 +16,6 @@ namespace nn = torch::nn;
 namespace functional = torch::nn::functional;
 
 constexpr int kBatch = 4;
-
-torch::Tensor classes(int step, int part, int count, int num_classes) {
-  return (torch::arange(count, torch::kLong) * 7 + 5 * step + 3 * part) % num_classes;
-}
 
 struct Block : nn::Module {
   Block()
@@ -150,6 +148,7 @@ std::shared_ptr<ParityModel> make_parity_model(const std::string& name, torch::D
   if (name == "recomputed gpt") model = std::make_shared<RecomputedGpt>();
   if (name == "conv") model = std::make_shared<Conv>();
   if (name == "lstm") model = std::make_shared<Lstm>();
+  if (!model) model = make_further_model(name);
   if (!model) throw std::runtime_error("there is no model " + name);
   model->to(dtype);
   fill_by_formula(*model);
