@@ -51,6 +51,11 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
+bool holds(const auto& entry, const c10::StorageImpl* storage) {
+  return std::any_of(entry.tensors.begin(), entry.tensors.end(),
+                     [storage](const at::Tensor& tensor) { return storage_of(tensor) == storage; });
+}
+
 /// Who is to be told when an operator has ended.
 struct Uses : at::ObserverContext {
   std::vector<std::shared_ptr<Listener>> listeners;
@@ -90,8 +95,8 @@ class Operator {
     if (!same.empty()) return;
     const c10::StorageImpl* storage = storage_of(tensor);
     for (const Table::Place& place : table_.by_storage.find(storage)) {
-      // The watched tensor may have left this storage to another one's use.
-      if (storage_of(place.entry->tensors[place.index]) == storage) tell(place, tensor);
+      // The watched tensors may have left this storage to another one's use.
+      if (holds(*place.entry, storage)) tell(place, tensor);
     }
   }
 
@@ -185,8 +190,11 @@ void Registry::publish() {
   std::vector<std::pair<const void*, Table::Place>> tensors;
   for (const auto& entry : entries_) {
     for (std::size_t i = 0; i < entry->tensors.size(); ++i) {
-      tensors.emplace_back(entry->tensors[i].unsafeGetTensorImpl(), Table::Place{entry, i});
-      storages.emplace_back(storage_of(entry->tensors[i]), Table::Place{entry, i});
+      tensors.emplace_back(entry->tensors[i].unsafeGetTensorImpl(), Table::Place{entry});
+      // Once, however many of the watch's tensors lie there: a use is told of once.
+      const c10::StorageImpl* storage = storage_of(entry->tensors[i]);
+      const auto is_same = [&](const auto& at) { return at.first == storage && at.second.entry == entry; };
+      if (std::none_of(storages.begin(), storages.end(), is_same)) storages.emplace_back(storage, Table::Place{entry});
     }
     if (entry->interest == Interest::kUsesAndEveryOperator) table->every_operator.push_back(entry);
   }

@@ -32,7 +32,6 @@ class Registry {
   struct Table {
     struct Place {
       std::shared_ptr<Watch::Entry> entry;
-      std::size_t index;  // of its tensors
     };
     // Views are found by their storage; a tensor that was given another one since (by torch::load, say) by itself.
     PointerIndex<Place> by_storage;

@@ -96,6 +96,24 @@ TEST(Watch, MayBeEndedByItsListener) {
   EXPECT_EQ(once->count, 1);
 }
 
+TEST(Watch, HearsOnceOfAViewOfMemoryThatSeveralOfItsTensorsShare) {
+  const auto ear = std::make_shared<Ear>();
+  const at::Tensor row = at::ones({6});
+  at::Tensor first = at::empty({0}).set_(row.storage(), 0, {3});
+  const at::Tensor second = at::empty({0}).set_(row.storage(), 3, {3});
+  const Watch watch({row, first, second}, ear);
+  const at::Tensor view = at::empty({0}).set_(row.storage(), 1, {4});
+  ear->uses.clear();
+  at::neg(view);
+  EXPECT_EQ(ear->uses.size(), 1U);
+  first.set_data(at::ones({3}));
+  ear->uses.clear();
+  at::neg(first);
+  EXPECT_EQ(ear->uses.size(), 1U) << "though it lies elsewhere";
+  at::neg(view);
+  EXPECT_EQ(ear->uses.size(), 2U);
+}
+
 TEST(Watch, HearsOfModulesThatWereNotModified) {
   torch::nn::LSTM lstm(3, 4);
   torch::nn::MultiheadAttention attention(4, 2);
