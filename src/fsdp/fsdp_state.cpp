@@ -58,8 +58,8 @@ struct Flag {
 class FsdpState::UnitListener : public intercept::Listener {
  public:
   UnitListener(std::weak_ptr<FsdpState> state, int unit) : state_(std::move(state)), unit_(unit) {}
-  void on_use(const at::Tensor& /*tensor*/, std::string_view operator_name) override {
-    if (const auto state = state_.lock()) state->on_parameter_use(unit_, operator_name);
+  void on_use(const at::Tensor& tensor, std::string_view operator_name) override {
+    if (const auto state = state_.lock()) state->on_parameter_use(unit_, tensor, operator_name);
   }
   void on_done() override {
     if (const auto state = state_.lock()) state->on_parameter_done(unit_);
@@ -141,6 +141,7 @@ void FsdpState::make_units() {
     units_.push_back(std::make_unique<Unit>(unit, static_cast<int>(units_.size()), ranks_, precision_of(unit.name),
                                             *sources_, gradients, options_.init_sync()));
     if (options_.use_orig_params()) units_.back()->train_slices();
+    if (units_.back()->is_trained()) units_.back()->mark_gradients();
   }
   gathers_.emplace(units_, options_, path_);
   gradients_.emplace(units_, replicated_, ranks_, path_);
@@ -163,8 +164,10 @@ void FsdpState::count_bytes() {
 void FsdpState::listen() {
   for (std::size_t i = 0; i < units_.size(); ++i) {
     listeners_.push_back(std::make_shared<UnitListener>(weak_from_this(), static_cast<int>(i)));
-    watches_.emplace_back(std::vector<at::Tensor>{units_[i]->storage().row()}, listeners_.back(),
-                          intercept::Interest::kUsesAndEnds);
+    // The row for all its views; the parameters, should somebody give them other memory.
+    std::vector<at::Tensor> watched{units_[i]->storage().row()};
+    watched.insert(watched.end(), units_[i]->parameters().begin(), units_[i]->parameters().end());
+    watches_.emplace_back(watched, listeners_.back(), intercept::Interest::kUsesAndEnds);
   }
   std::vector<at::Tensor> shards;
   for (const auto& unit : units_) shards.push_back(unit->shard());
@@ -194,20 +197,28 @@ NamedTensors FsdpState::buffers() const { return buffers_of(*model_); }
 
 // ---- parameters -----------------------------------------------------------------------------------------------------
 
-void FsdpState::on_parameter_use(int unit, std::string_view operator_name) {
+void FsdpState::on_parameter_use(int unit, const at::Tensor& tensor, std::string_view operator_name) {
   if (!is_own_thread()) return;
   gathers_->pin(unit);
-  if (busy_ || kept_error_ || only_looks(operator_name)) return;
+  if (busy_ || only_looks(operator_name)) return;
   const Flag busy(busy_);
+  Unit& used = *units_[static_cast<std::size_t>(unit)];
   try {
+    raise_kept_error();
+    if (!used.storage().holds(tensor)) used.require_unchanged();
     const bool trains = at::GradMode::is_enabled();
     const Pass pass = in_backward() ? Pass::kBackward : (trains ? Pass::kForward : Pass::kEvaluation);
-    if (pass == Pass::kForward && phase_ != Phase::kForward) begin_forward();
+    if (pass == Pass::kBackward) {
+      enter_pass();
+    } else if (pass_has_broken()) {
+      leave_broken_pass();
+    }
+    if (pass == Pass::kForward && phase_ == Phase::kBetween) begin_forward();
     gathers_->use(unit, pass);
   } catch (const std::exception& error) {
     // What a callback throws is swallowed: the kernel that is about to run says it instead.
     kept_error_ = std::current_exception();
-    units_[static_cast<std::size_t>(unit)]->explain(error.what());
+    used.reclaim(error.what());
   }
 }
 
@@ -216,24 +227,21 @@ void FsdpState::on_parameter_done(int unit) {
 }
 
 void FsdpState::on_replicated_use(std::string_view operator_name) {
-  if (phase_ == Phase::kForward || busy_ || kept_error_ || !is_own_thread()) return;
+  if (busy_ || kept_error_ || !is_own_thread()) return;
   if (!at::GradMode::is_enabled() || in_backward() || only_looks(operator_name)) return;
   const Flag busy(busy_);
   try {
-    begin_forward();
+    if (pass_has_broken()) leave_broken_pass();
+    if (phase_ == Phase::kBetween) begin_forward();
   } catch (...) {
     kept_error_ = std::current_exception();
   }
 }
 
 void FsdpState::begin_forward() {
-  if (phase_ == Phase::kBackward) {
-    throw ConfigError("a forward began before the last backward pass was complete" + who() +
-                      ": that pass failed, and its gradients are lost. Start again from the last checkpoint");
-  }
   phase_ = Phase::kForward;
   for (const auto& unit : units_) {
-    unit->require_own_memory();
+    unit->require_unchanged();
     unit->require_unwritten();
   }
   if (!options_.broadcast_buffers()) return;
@@ -270,41 +278,56 @@ void FsdpState::on_shard_write(std::string_view /*operator_name*/) {
 void FsdpState::on_gradient(int unit, std::size_t index, const at::Tensor& gradient) {
   raise_kept_error();
   const Flag busy(busy_);
-  enter_backward();
+  begin_backward();
   if (gradients_->take(unit, index, gradient)) gathers_->unit_is_complete();
 }
 
 void FsdpState::on_replicated_gradient() {
   raise_kept_error();
   const Flag busy(busy_);
-  enter_backward();
+  begin_backward();
 }
 
-void FsdpState::enter_backward() {
-  const int task = torch::autograd::get_current_graph_task_id();
-  if (phase_ == Phase::kBackward && task == backward_task_) return;
-  if (phase_ == Phase::kBackward) {
-    throw ConfigError("a backward pass began inside another one, or after one that failed" + who() +
-                      ". Neither can be averaged. To recompute activations use tessera::checkpoint(), which needs no "
-                      "second pass; after a failure start again from the last checkpoint");
-  }
+void FsdpState::begin_backward() {
+  enter_pass();
+  if (phase_ == Phase::kBackward) return;
   phase_ = Phase::kBackward;
-  backward_task_ = task;
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
-    if (const auto state = weak.lock()) state->end_backward();
-  });
   gradients_->start(/*averages=*/num_no_sync_ == 0);
 }
 
-void FsdpState::end_backward() {
+/// Note [Where a pass of autograd ends]
+/// Autograd calls back at the end of a pass, but not when an exception ends it; and passes may be nested. So the
+/// callback holds a token: when that is gone and nobody called, the pass broke off.
+void FsdpState::enter_pass() {
+  const int pass = torch::autograd::get_current_graph_task_id();
+  if (pass == pass_) return;
+  if (pass_has_broken()) leave_broken_pass();
+  // Within another one: the outer pass finds its gradients begun anew.
+  phase_ = Phase::kForward;
+  pass_ = pass;
+  auto token = std::make_shared<int>(pass);
+  token_of_pass_ = token;
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), token] {
+    if (const auto state = weak.lock()) state->leave_pass(*token);
+  });
+}
+
+void FsdpState::leave_pass(int pass) {
+  if (pass != pass_) return;
   const Flag busy(busy_);
-  phase_ = Phase::kBetween;
-  gradients_->finish();
+  pass_ = kNoPass;
+  // Passes that only ask for some gradients, as torch::autograd::grad does, leave none behind.
+  if (std::exchange(phase_, Phase::kBetween) == Phase::kBackward) gradients_->finish();
   gathers_->release_all();
   raise_kept_error();
 }
 
-std::string FsdpState::who() const { return " (rank " + std::to_string(ranks_.shards.world_rank()) + ")"; }
+void FsdpState::leave_broken_pass() {
+  pass_ = kNoPass;
+  phase_ = Phase::kBetween;
+  gradients_->abandon();
+  gathers_->release_all();
+}
 
 void FsdpState::raise_kept_error() {
   if (kept_error_) std::rethrow_exception(std::exchange(kept_error_, nullptr));

@@ -57,7 +57,7 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   void count_bytes();
   void listen();
 
-  void on_parameter_use(int unit, std::string_view operator_name);
+  void on_parameter_use(int unit, const at::Tensor& tensor, std::string_view operator_name);
   void on_parameter_done(int unit);
   void on_shard_write(std::string_view operator_name);
   /// Of a parameter that stays whole.
@@ -65,12 +65,14 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   void on_gradient(int unit, std::size_t index, const at::Tensor& gradient);
   void begin_forward();
   void on_replicated_gradient();
-  /// At each gradient: begins the pass at its first one.
-  void enter_backward();
-  void end_backward();
+  /// At each gradient: the first one begins the pass.
+  void begin_backward();
+  void enter_pass();
+  void leave_pass(int pass);
+  bool pass_has_broken() const { return pass_ != kNoPass && token_of_pass_.expired(); }
+  void leave_broken_pass();
   bool is_own_thread() const { return std::this_thread::get_id() == thread_; }
   void raise_kept_error();
-  std::string who() const;
 
   std::shared_ptr<torch::nn::Module> model_;
   UnitRanks ranks_;
@@ -84,9 +86,12 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   std::vector<std::shared_ptr<intercept::Listener>> listeners_;
   std::vector<intercept::Watch> watches_;
 
+  static constexpr int kNoPass = -1;
+
   std::thread::id thread_;
   Phase phase_ = Phase::kBetween;
-  int backward_task_ = -1;  // the engine's number of the pass
+  int pass_ = kNoPass;  // of autograd, by its number
+  std::weak_ptr<int> token_of_pass_;
   int num_no_sync_ = 0;
   bool busy_ = false;  // in our own operators
   std::exception_ptr kept_error_;

@@ -125,9 +125,33 @@ void GradientReduction::finish() {
     while (!reducing_.empty()) finish_oldest();
     reduce_replicated();
     require_same_path();
+    hand_out_slices();
   }
   for (const auto& unit : units_) {
     if (unit->is_trained()) unit->mark_gradients();
+  }
+}
+
+void GradientReduction::abandon() {
+  reducing_.clear();
+  for (const auto& unit : units_) unit->drop_gradients();
+}
+
+void GradientReduction::hand_out_slices() {
+  std::vector<float> had;
+  for (const auto& unit : units_) {
+    if (!unit->is_trained() || unit->trained_slices().empty()) continue;
+    for (std::size_t i = 0; i < unit->parameters().size(); ++i) had.push_back(unit->had_gradient(i) ? 1 : 0);
+  }
+  if (had.empty()) return;
+  const at::Tensor on_some_rank = at::from_blob(had.data(), {static_cast<std::int64_t>(had.size())}).clone();
+  ranks_.shards.all_reduce(on_some_rank, ReduceOp::kMax);
+  if (ranks_.replicas) ranks_.replicas->all_reduce(on_some_rank, ReduceOp::kMax);
+  const float* next = on_some_rank.const_data_ptr<float>();
+  for (const auto& unit : units_) {
+    if (!unit->is_trained() || unit->trained_slices().empty()) continue;
+    unit->hand_out_gradients(next);
+    next += unit->parameters().size();
   }
 }
 

@@ -40,6 +40,9 @@ class GradientReduction {
   /// The pass is over. Collective.
   void finish();
 
+  /// The pass broke off: what has not come to `grad()` yet is dropped. Blocks: until averages under way have ended.
+  void abandon();
+
   std::uint64_t num_reduce_scatters() const { return num_reduce_scatters_; }
 
  private:
@@ -47,6 +50,7 @@ class GradientReduction {
   void finish_oldest();
   void reduce_replicated();
   void require_same_path();
+  void hand_out_slices();
 
   struct Hooked {
     c10::intrusive_ptr<torch::autograd::Node> accumulator;

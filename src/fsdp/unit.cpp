@@ -33,8 +33,18 @@ FlatLayout layout_of(const UnitPlan& plan, std::int64_t alignment) {
 
 std::string label_of(const std::string& name) { return name.empty() ? "the model itself" : "\"" + name + "\""; }
 
-std::string why_sharded(const std::string& name) {
-  return "the parameters of " + label_of(name) +
+/// "first" (first.weight, first.bias)
+std::string label_with_parameters(const UnitPlan& plan) {
+  constexpr std::size_t kMost = 12;
+  const auto& names = plan.parameters.names;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kMost); ++i) text += (i == 0 ? "" : ", ") + names[i];
+  if (names.size() > kMost) text += " and " + std::to_string(names.size() - kMost) + " more";
+  return label_of(plan.name) + " (" + text + ")";
+}
+
+std::string why_sharded(const UnitPlan& plan) {
+  return "the parameters of " + label_with_parameters(plan) +
          " are in shards at this point. Operators of LibTorch gather them by themselves; code that takes data_ptr() or "
          "item accessors, or runs on another thread, needs a `const auto whole = sharded.gather();` around it";
 }
@@ -66,6 +76,7 @@ c10::DataPtr bytes_of(at::Tensor tensor) {
 Unit::Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecision& precision, const RowSources& sources,
            BufferPool gradients, bool init_sync)
     : name_(plan.name),
+      why_sharded_(why_sharded(plan)),
       ranks_(std::move(ranks)),
       gradient_rows_(std::move(gradients)),
       is_trained_(plan.parameters.tensors.front().requires_grad()),
@@ -77,7 +88,7 @@ Unit::Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecisio
       layout_(layout_of(plan, elements_of_vector(row_dtype_))),
       partition_(layout_.num_elements(), ranks_.shards.size(), elements_of_vector(row_dtype_)),
       mine_(partition_.of(ranks_.shards.rank())),
-      storage_(layout_.num_elements(), row_dtype_, why_sharded(name_)),
+      storage_(layout_.num_elements(), row_dtype_, why_sharded_),
       gradient_mark_(layout_.num_elements(), row_dtype_, where_gradients_are(name_)),
       source_(sources.make({number, label_of(name_), partition_, row_dtype_, dtype_})),
       gradients_(layout_.num_elements(), gradient_dtype_, where_gradients_are(name_)) {
@@ -140,7 +151,7 @@ void Unit::release(bool keep_bytes) {
   finish_gather();
   if (state_ != UnitState::kGathered) return;
   state_ = UnitState::kSharded;
-  source_->release(storage_, keep_bytes, why_sharded(name_));
+  source_->release(storage_, keep_bytes, why_sharded_);
 }
 
 void Unit::before_write() { source_->before_write(); }
@@ -152,13 +163,34 @@ at::Tensor Unit::whole_values() const {
   return row;
 }
 
-void Unit::require_own_memory() const {
+void Unit::require_unchanged() const {
+  const auto here = [this] { return " (rank " + std::to_string(ranks_.shards.world_rank()) + ")"; };
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].is_alias_of(storage_.row())) continue;
-    throw ConfigError("the parameter " + layout_.items()[i].name +
-                      " was given other memory after fully_shard() (rank " +
-                      std::to_string(ranks_.shards.world_rank()) +
-                      "): torch::load and set_data() do that. Load the model before it is sharded");
+    const std::string& parameter = layout_.items()[i].name;
+    if (!storage_.holds(parameters_[i])) {
+      throw ConfigError("the parameter " + parameter + " was given other memory after fully_shard()" + here() +
+                        ": torch::load, Module::to and set_data() do that. Load and convert the model before it is "
+                        "sharded");
+    }
+    if (is_trained_ && !parameters_[i].requires_grad() && trained_slices_.empty()) {
+      throw ConfigError("the parameter " + parameter + " was frozen after fully_shard()" + here() +
+                        ": the optimizer knows its unit as one vector, and would go on to change it. Freeze it before, "
+                        "or shard with use_orig_params(true)");
+    }
+    if (!is_trained_ && parameters_[i].requires_grad()) {
+      throw ConfigError("the parameter " + parameter + " is to be trained since fully_shard()" + here() +
+                        ", which found it frozen: nothing averages its gradient. Unfreeze it before");
+    }
+  }
+}
+
+void Unit::reclaim(const std::string& why) {
+  explain(why);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& item = layout_.items()[i];
+    if (!storage_.holds(parameters_[i])) {
+      parameters_[i].set_data(storage_.view(item.range.start, item.shape));
+    }
   }
 }
 
@@ -195,6 +227,7 @@ std::vector<Unit::Slice> Unit::slices() const {
 void Unit::train_slices() {
   trained_slices_ = slices();
   for (Slice& slice : trained_slices_) slice.values.set_requires_grad(is_trained_);
+  had_.assign(parameters_.size(), false);
 }
 
 std::vector<at::Tensor> Unit::trained() const {
@@ -256,19 +289,36 @@ void Unit::finish_reduce() {
   if (!keeps_gradient_dtype_) reduced_ = reduced_.to(dtype_);
   if (trained_slices_.empty()) {
     add_to_gradient(shard_, reduced_);
+  } else if (averaged_.defined()) {
+    averaged_.add_(reduced_);
   } else {
-    hand_out_gradient(reduced_);
+    // Slices get theirs when all ranks know which of them there are.
+    averaged_ = reduced_;
   }
   reduced_ = at::Tensor();
+  for (std::size_t i = 0; i < had_.size(); ++i) had_[i] = had_[i] || came_[i];
+}
+
+void Unit::drop_gradients() {
+  if (reduced_.defined() && partition_.num_parts() > 1) reduce_.wait();
+  reduce_ = Work();
+  reduced_ = at::Tensor();
+  if (gradients_.has_bytes()) gradients_.take(where_gradients_are(name_));
+  averaged_ = at::Tensor();
+  had_.assign(had_.size(), false);
 }
 
 // Whoever trains slices may clear the gradients of some of them: each is added to by itself.
-void Unit::hand_out_gradient(const at::Tensor& gradient) const {
+void Unit::hand_out_gradients(const float* had) {
+  if (!averaged_.defined()) return;
   for (const Slice& slice : trained_slices_) {
-    const auto begin = layout_.items()[slice.index].range.start + slice.start - mine_.start;
+    if (had[slice.index] == 0) continue;
     const auto size = slice.values.numel();
-    add_to_gradient(slice.values, plain_alias_of(gradient.narrow(0, size == 0 ? 0 : begin, size)));
+    const auto begin = size == 0 ? 0 : layout_.items()[slice.index].range.start + slice.start - mine_.start;
+    add_to_gradient(slice.values, plain_alias_of(averaged_.narrow(0, begin, size)));
   }
+  averaged_ = at::Tensor();
+  had_.assign(had_.size(), false);
 }
 
 void Unit::mark_gradients() {

@@ -70,10 +70,12 @@ class Unit {
   at::Tensor whole_values() const;
   /// A parameter within such a row.
   at::Tensor view_of(const at::Tensor& row, std::size_t index) const;
-  /// Throws ConfigError for a parameter that somebody gave other memory, as torch::load does.
-  void require_own_memory() const;
+  /// Throws ConfigError for a parameter that somebody gave other memory, as torch::load does, or froze or unfroze.
+  void require_unchanged() const;
   /// Throws ConfigError for a parameter whose values somebody changed: its shards know nothing of it.
   void require_unwritten() const;
+  /// Parameters that were given other memory lie in the row again, whose bytes are gone.
+  void reclaim(const std::string& why);
   /// What a kernel will say that reads the parameters though they could not be gathered.
   void explain(const std::string& why);
 
@@ -82,8 +84,15 @@ class Unit {
   bool has_unreduced_gradients() const { return gradients_.has_bytes() && !reduced_.defined(); }
   /// Collective. Parameters without gradient count as zero.
   void start_reduce();
-  /// The average is in, or was added to, `grad()` of `trained()` afterwards.
+  /// The average is in, or was added to, `shard().grad()` afterwards; with trained slices, see hand_out_gradients().
   void finish_reduce();
+  /// Forgets what has not come to `grad()` yet.
+  void drop_gradients();
+  /// Whether this rank had a gradient of the parameter in what was averaged since hand_out_gradients().
+  bool had_gradient(std::size_t index) const { return had_[index]; }
+  /// Adds the averages to the gradients of the trained slices: of parameters for which `had` is not 0 on some rank. The
+  /// others keep what they have, as a rule nothing: weight decay would act on zeros.
+  void hand_out_gradients(const float* had);
   /// `grad()` of the model's parameters says, to whoever reads it, where gradients are.
   void mark_gradients();
   /// Who has cleared that, as model->zero_grad() does, has cleared the gradients it stands for.
@@ -93,11 +102,11 @@ class Unit {
   /// Nobody else holds a part, and it is computed with as it is: the row is the shard.
   bool is_whole() const { return partition_.num_parts() == 1 && row_dtype_ == dtype_; }
   void clear_gaps(const at::Tensor& row) const;
-  void hand_out_gradient(const at::Tensor& gradient) const;
   at::Tensor memory_for_average();
   void adopt_values(const UnitPlan& plan, bool init_sync);
 
   std::string name_;
+  std::string why_sharded_;
   UnitRanks ranks_;
   BufferPool gradient_rows_;
   bool is_trained_;
@@ -123,6 +132,8 @@ class Unit {
   std::vector<bool> came_;   // which of them are there
   at::Tensor kept_;          // the memory of the last average, for the next: fresh pages take time to fault in
   at::Tensor reduced_;       // this rank's part of their average
+  at::Tensor averaged_;      // what was averaged and is to be handed out to slices
+  std::vector<bool> had_;
 };
 
 }  // namespace tessera::fsdp

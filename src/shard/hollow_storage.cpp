@@ -46,6 +46,11 @@ at::Tensor HollowStorage::view(std::int64_t start, const std::vector<std::int64_
   return tensor_on(row_.storage(), row_.scalar_type(), start, shape);
 }
 
+bool HollowStorage::holds(const at::Tensor& tensor) const {
+  // Tensor::is_alias_of() would look at the bytes.
+  return tensor.has_storage() && tensor.storage().unsafeGetStorageImpl() == row_.storage().unsafeGetStorageImpl();
+}
+
 void HollowStorage::give(c10::DataPtr bytes) {
   if (has_bytes_) throw InternalError("a storage was given bytes that had some");
   impl().clear_data_ptr_access_error_msg_();

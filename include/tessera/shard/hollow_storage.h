@@ -23,6 +23,8 @@ class HollowStorage {
   /// All of it, one-dimensional.
   const at::Tensor& row() const { return row_; }
   at::Tensor view(std::int64_t start, const std::vector<std::int64_t>& shape) const;
+  /// Whether the tensor is a view of it.
+  bool holds(const at::Tensor& tensor) const;
   std::int64_t num_bytes() const { return num_bytes_; }
   bool has_bytes() const { return has_bytes_; }
 
