@@ -175,6 +175,7 @@ void FsdpState::listen() {
   watches_.emplace_back(shards, listeners_.back(), intercept::Interest::kWrites);
   listeners_.push_back(std::make_shared<OtherListener>(weak_from_this(), &FsdpState::on_replicated_use));
   watches_.emplace_back(replicated_.tensors, listeners_.back());
+  if (ranks_.shards.size() > 1) vector_guard_.emplace(shards);
   gradients_->hook(
       [weak = weak_from_this()](int unit, std::size_t index, const at::Tensor& gradient) {
         if (const auto state = weak.lock()) state->on_gradient(unit, index, gradient);
@@ -205,6 +206,7 @@ void FsdpState::on_parameter_use(int unit, const at::Tensor& tensor, std::string
   Unit& used = *units_[static_cast<std::size_t>(unit)];
   try {
     raise_kept_error();
+    if (vector_guard_) vector_guard_->allow();
     if (!used.storage().holds(tensor)) used.require_unchanged();
     const bool trains = at::GradMode::is_enabled();
     const Pass pass = in_backward() ? Pass::kBackward : (trains ? Pass::kForward : Pass::kEvaluation);

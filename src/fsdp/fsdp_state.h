@@ -17,6 +17,7 @@
 #include "fsdp/gradient_reduction.h"
 #include "fsdp/same_path.h"
 #include "fsdp/unit.h"
+#include "fsdp/vector_guard.h"
 
 namespace tessera::fsdp {
 
@@ -85,6 +86,7 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   std::optional<GradientReduction> gradients_;
   std::vector<std::shared_ptr<intercept::Listener>> listeners_;
   std::vector<intercept::Watch> watches_;
+  std::optional<VectorGuard> vector_guard_;
 
   static constexpr int kNoPass = -1;
 
