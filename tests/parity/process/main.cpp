@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "parity/reproducible.h"
+#include "parity/sharded.h"
 #include "parity/training.h"
 #include "support/mpi_job.h"
 #include "support/require.h"
@@ -31,6 +32,20 @@ void check_parity(const Arguments& arguments) {
   for (const auto& variant : parity_variants()) {
     if (variant == "reproducible" && parity.model == "conv") continue;
     require_equal(train_distributed(parity, variant, world.comm()), expected, parity, variant);
+  }
+}
+
+/// BACKEND MODEL OPTIMIZER DTYPE MICRO_BATCHES: every way of sharding.
+void check_sharded(const Arguments& arguments) {
+  const World world = world_on(arguments.at(0));
+  const ParityCase parity{.model = arguments.at(1),
+                          .optimizer = arguments.at(2),
+                          .dtype = arguments.at(3) == "float" ? torch::kFloat : torch::kDouble,
+                          .num_ranks = world.size(),
+                          .micro_batches = std::stoi(arguments.at(4))};
+  const State expected = train_alone(parity);
+  for (const auto& variant : sharded_variants()) {
+    require_equal(train_sharded(parity, variant, world.comm()), expected, parity, variant);
   }
 }
 
@@ -82,6 +97,28 @@ TEST(DdpParityProcesses, OnMpi) {
   expect_parity_on("mpi", 2);
 }
 
+/// Two ranks; three, among which nothing divides evenly; four, in two replicas of two where a variant asks for it.
+class ShardedParityProcesses : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
+
+TEST_P(ShardedParityProcesses, TrainAsOneProcess) {
+  const auto& [backend, num_ranks] = GetParam();
+  if (backend == "mpi" && std::string(TESSERA_MPIEXEC).empty()) GTEST_SKIP() << "this build has no MPI";
+  static const std::map<int, Arguments> cases{{2, {"gpt2", "sgd", "float", "1"}},
+                                              {3, {"transformer", "adamw", "double", "1"}},
+                                              {4, {"conv", "sgd", "double", "2"}}};
+  Arguments arguments{backend};
+  const Arguments& one = cases.at(num_ranks);
+  arguments.insert(arguments.end(), one.begin(), one.end());
+  expect_success(patient(backend == "mpi" ? mpi_job_of(num_ranks, "sharded", arguments)
+                                          : job_of(num_ranks, "sharded", arguments)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, ShardedParityProcesses,
+                         ::testing::Combine(::testing::Values("gloo", "shm", "mpi"), ::testing::Values(2, 3, 4)),
+                         [](const auto& one) {
+                           return std::get<0>(one.param) + "With" + std::to_string(std::get<1>(one.param));
+                         });
+
 TEST(DdpBuckets, LieInSharedMemory) { expect_success(job_of(2, "buckets", {"shm", "zero_copy"})); }
 TEST(DdpBuckets, LieInOrdinaryMemoryElsewhere) { expect_success(job_of(2, "buckets", {"gloo", "ordinary"})); }
 
@@ -108,5 +145,5 @@ int main(int argc, char** argv) {
   namespace t = tessera::testing;
   return t::run_tests_or_role(
       argc, argv,
-      {{"buckets", t::check_buckets}, {"parity", t::check_parity}, {"reproducible", t::check_reproducible}});
+      {{"buckets", t::check_buckets}, {"parity", t::check_parity}, {"reproducible", t::check_reproducible}, {"sharded", t::check_sharded}});
 }
