@@ -37,8 +37,7 @@ void check_optimizer(const torch::optim::Optimizer& optimizer, const ShardedMode
     for (std::size_t i = 0; i < unit->parameters().size(); ++i) {
       if (!stepped.contains(unit->parameters()[i].unsafeGetTensorImpl())) continue;
       throw ConfigError("the optimizer was built on the model's own parameters: " + unit->layout().items()[i].name +
-                        " is in shards" + here +
-                        ". Build it on sharded.parameters(), after fully_shard()");
+                        " is in shards" + here + ". Build it on sharded.parameters(), after fully_shard()");
     }
   }
   for (const auto& [name, parameter] : sharded.named_parameters()) {

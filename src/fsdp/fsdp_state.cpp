@@ -220,7 +220,7 @@ void FsdpState::on_parameter_use(int unit, const at::Tensor& tensor, std::string
   } catch (const std::exception& error) {
     // What a callback throws is swallowed: the kernel that is about to run says it instead.
     kept_error_ = std::current_exception();
-    used.reclaim(error.what());
+    used.refuse(error.what());
   }
 }
 

@@ -19,7 +19,8 @@ namespace {
 /// A tensor that several modules hold has all their names, as in one process.
 void add_other_names(const torch::nn::Module& model, std::map<std::string, at::Tensor>& state) {
   std::vector<std::pair<std::string, const c10::TensorImpl*>> names;
-  for (const auto& entry : model.named_parameters()) names.emplace_back(entry.key(), entry.value().unsafeGetTensorImpl());
+  for (const auto& entry : model.named_parameters())
+    names.emplace_back(entry.key(), entry.value().unsafeGetTensorImpl());
   for (const auto& entry : model.named_buffers()) names.emplace_back(entry.key(), entry.value().unsafeGetTensorImpl());
   std::unordered_map<const c10::TensorImpl*, at::Tensor> known;
   for (const auto& [name, tensor] : names) {

@@ -184,13 +184,13 @@ void Unit::require_unchanged() const {
   }
 }
 
-void Unit::reclaim(const std::string& why) {
+void Unit::refuse(const std::string& why) {
   explain(why);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const auto& item = layout_.items()[i];
-    if (!storage_.holds(parameters_[i])) {
-      parameters_[i].set_data(storage_.view(item.range.start, item.shape));
-    }
+  for (at::Tensor& parameter : parameters_) {
+    if (storage_.holds(parameter)) continue;
+    // Of the type that it has now: else the operator would complain of that.
+    const HollowStorage nothing(parameter.numel(), parameter.scalar_type(), why);
+    parameter.set_data(nothing.view(0, parameter.sizes().vec()));
   }
 }
 

@@ -74,8 +74,8 @@ class Unit {
   void require_unchanged() const;
   /// Throws ConfigError for a parameter whose values somebody changed: its shards know nothing of it.
   void require_unwritten() const;
-  /// Parameters that were given other memory lie in the row again, whose bytes are gone.
-  void reclaim(const std::string& why);
+  /// As explain(); parameters that were given other memory lose it, and say the same.
+  void refuse(const std::string& why);
   /// What a kernel will say that reads the parameters though they could not be gathered.
   void explain(const std::string& why);
 
@@ -129,10 +129,10 @@ class Unit {
 
   HollowStorage gradients_;  // all of this rank's, unreduced
   bool is_marked_ = false;
-  std::vector<bool> came_;   // which of them are there
-  at::Tensor kept_;          // the memory of the last average, for the next: fresh pages take time to fault in
-  at::Tensor reduced_;       // this rank's part of their average
-  at::Tensor averaged_;      // what was averaged and is to be handed out to slices
+  std::vector<bool> came_;  // which of them are there
+  at::Tensor kept_;         // the memory of the last average, for the next: fresh pages take time to fault in
+  at::Tensor reduced_;      // this rank's part of their average
+  at::Tensor averaged_;     // what was averaged and is to be handed out to slices
   std::vector<bool> had_;
 };
 

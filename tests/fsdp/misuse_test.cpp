@@ -106,9 +106,8 @@ TEST(ShardedMisuse, CheckOptimizerNamesTheFault) {
     check_optimizer(torch::optim::SGD(sharded.parameters(), 0.1), sharded);
     expect_parts(message_of<ConfigError>([&] { check_optimizer(torch::optim::LBFGS(sharded.parameters()), sharded); }),
                  {"LBFGS", "rank"});
-    expect_parts(
-        message_of<ConfigError>([&] { check_optimizer(torch::optim::SGD(model.parameters(), 0.1), sharded); }),
-        {"first.weight", "sharded.parameters()", "rank"});
+    expect_parts(message_of<ConfigError>([&] { check_optimizer(torch::optim::SGD(model.parameters(), 0.1), sharded); }),
+                 {"first.weight", "sharded.parameters()", "rank"});
     const std::vector<at::Tensor> some{sharded.parameters().front()};
     expect_parts(message_of<ConfigError>([&] { check_optimizer(torch::optim::SGD(some, 0.1), sharded); }),
                  {"does not step second", "sharded.parameters()"});
@@ -182,10 +181,9 @@ TEST(ShardedMisuse, RanksMustAgreeOnOptionsAndShapes) {
                  fully_shard(filled_chain(), world, small_units().auto_wrap(wrap_by_size(1 + world.rank())));
                }),
                {"rank 1", "wrap policy"});
-  expect_parts(text_with([](const World& world) {
-                 fully_shard(torch::nn::Linear(4, 4 + world.rank()), world, small_units());
-               }),
-               {"rank 1", "weight", "[5, 4]"});
+  expect_parts(
+      text_with([](const World& world) { fully_shard(torch::nn::Linear(4, 4 + world.rank()), world, small_units()); }),
+      {"rank 1", "weight", "[5, 4]"});
 }
 
 TEST(ShardedMisuse, HybridShardingNeedsTwoAxes) {
@@ -198,7 +196,9 @@ TEST(ShardedMisuse, HybridShardingNeedsTwoAxes) {
 TEST(ShardedMisuse, AModelOutlivesItsHandleButDoesNotTrain) {
   run_threads(2, [](const World& world) {
     const auto model = filled_chain();
-    { const ShardedModel sharded = fully_shard(model, world, small_units()); }
+    {
+      const ShardedModel sharded = fully_shard(model, world, small_units());
+    }
     expect_parts(message_of<c10::Error>([&] { loss_of(*model, 0, 0); }), {"ShardedModel", "keep it"});
   });
 }

@@ -32,8 +32,7 @@ struct Frozen : Chain {
 };
 
 struct Unused : Chain {
-  Unused()
-      : never(register_module("never", nn::Linear(4, 4))), half(register_parameter("half", torch::ones({6, 3}))) {
+  Unused() : never(register_module("never", nn::Linear(4, 4))), half(register_parameter("half", torch::ones({6, 3}))) {
     to(at::kDouble);
   }
   nn::Linear never;
@@ -68,7 +67,8 @@ struct TwoTypes : Chain {
 
 TEST(ShardedModels, MayTieWeights) {
   expect_same_as_alone<Tied>({.pass = one_backward<Tied>});
-  expect_same_as_alone<Tied>({.pass = one_backward<Tied>, .num_ranks = 3, .options = small_units().auto_wrap(wrap_none())});
+  expect_same_as_alone<Tied>(
+      {.pass = one_backward<Tied>, .num_ranks = 3, .options = small_units().auto_wrap(wrap_none())});
 }
 
 TEST(ShardedModels, MayUseAParameterTwice) {
@@ -134,8 +134,8 @@ TEST(ShardedModels, KeepSmallParametersWhole) {
     std::vector<std::string> names;
     for (const auto& [name, parameter] : sharded.named_parameters()) names.push_back(name);
     // Only weights of 40 and 64 elements are cut; the biases, and the last weight of 16, stay.
-    EXPECT_EQ(names, (std::vector<std::string>{"first", "second", "first.bias", "second.bias", "third.weight",
-                                               "third.bias"}));
+    EXPECT_EQ(names,
+              (std::vector<std::string>{"first", "second", "first.bias", "second.bias", "third.weight", "third.bias"}));
     EXPECT_TRUE(model.third->weight.grad().defined()) << "it is the model's own, and so is its gradient";
     EXPECT_EQ(sharded.sharded_state_dict().at("third.weight").values.numel(), 16);
   };

@@ -90,11 +90,9 @@ TEST(OriginalParameters, ThatNoRankUsesAreNotStepped) {
       EXPECT_EQ(parameter.grad().defined(), !name.starts_with("spare")) << name;
     }
   };
-  expect_same_as_alone<Choice>({.pass = one_backward<Choice>,
-                                .num_ranks = 3,
-                                .options = one_unit_by_name(),
-                                .make_optimizer = decaying()},
-                               watch);
+  expect_same_as_alone<Choice>(
+      {.pass = one_backward<Choice>, .num_ranks = 3, .options = one_unit_by_name(), .make_optimizer = decaying()},
+      watch);
 }
 
 TEST(OriginalParameters, ThatOneRankUsesAreSteppedOnAll) {

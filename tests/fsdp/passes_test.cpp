@@ -115,8 +115,7 @@ TEST(ShardedPasses, EvaluateInTheMemoryOfFewUnits) {
     run_threads(2, [strategy](const World& world) {
       const auto alone = filled_chain();
       const auto model = filled_chain();
-      const ShardedModel sharded =
-          fully_shard(model, world, small_units().strategy(strategy).forward_prefetch(false));
+      const ShardedModel sharded = fully_shard(model, world, small_units().strategy(strategy).forward_prefetch(false));
       const torch::NoGradGuard no_grad;
       for (int step = 0; step < 3; ++step) {
         EXPECT_TRUE(torch::equal(model->forward(chain_input(step, 0)), alone->forward(chain_input(step, 0))));
@@ -135,8 +134,7 @@ TEST(ShardedPasses, EvaluateBetweenSteps) {
     const torch::NoGradGuard no_grad;
     model.forward(chain_input(step, part));
   };
-  for (const auto strategy :
-       {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kZero1}) {
+  for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kZero1}) {
     expect_same_as_alone<Chain>({.pass = pass, .options = small_units().strategy(strategy)});
   }
 }

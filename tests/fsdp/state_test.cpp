@@ -143,8 +143,8 @@ std::vector<MemoryCase> memory_cases() {
           {"NoPrefetch", small_units().backward_prefetch(BackwardPrefetch::kNone).forward_prefetch(false), 1},
           {"OneUnit", small_units().auto_wrap(wrap_none()), 1},
           {"Hybrid", small_units(), 2, true},
-          {"HybridWithoutPrefetch",
-           small_units().backward_prefetch(BackwardPrefetch::kNone).forward_prefetch(false), 1, true}};
+          {"HybridWithoutPrefetch", small_units().backward_prefetch(BackwardPrefetch::kNone).forward_prefetch(false), 1,
+           true}};
 }
 
 class GatheredBytes : public ::testing::TestWithParam<MemoryCase> {};

@@ -39,8 +39,8 @@ TEST_P(FsdpParity, SgdWithAccumulation) {
 
 INSTANTIATE_TEST_SUITE_P(Models, FsdpParity,
                          ::testing::Combine(::testing::Values("gpt", "recomputed gpt", "conv", "lstm", "transformer",
-                                                                "attention", "sequential", "gpt2", "function"),
-                                              ::testing::Values(1, 2, 3, 4)),
+                                                              "attention", "sequential", "gpt2", "function"),
+                                            ::testing::Values(1, 2, 3, 4)),
                          [](const auto& one) {
                            std::string name = std::get<0>(one.param);
                            std::erase(name, ' ');

@@ -17,9 +17,9 @@ constexpr int kBatch = 4;
 /// LibTorch's own, encoder and decoder.
 struct WholeTransformer : ParityModel {
   WholeTransformer()
-      : layers(register_module("layers", nn::Transformer(nn::TransformerOptions(kWidth, 2, 1, 1)
-                                                             .dim_feedforward(2 * kWidth)
-                                                             .dropout(0)))) {}
+      : layers(register_module(
+            "layers",
+            nn::Transformer(nn::TransformerOptions(kWidth, 2, 1, 1).dim_feedforward(2 * kWidth).dropout(0)))) {}
 
   torch::Tensor forward(const torch::Tensor& input) override { return layers->forward(input, input.narrow(0, 0, 2)); }
   torch::Tensor input(int step, int part) const override {
@@ -36,8 +36,8 @@ struct WholeTransformer : ParityModel {
 struct Attention : ParityModel {
   Attention()
       // Keys and values of other widths: three matrices instead of one.
-      : attention(register_module("attention", nn::MultiheadAttention(
-                                                   nn::MultiheadAttentionOptions(8, 2).kdim(6).vdim(5)))) {}
+      : attention(register_module("attention",
+                                  nn::MultiheadAttention(nn::MultiheadAttentionOptions(8, 2).kdim(6).vdim(5)))) {}
 
   torch::Tensor forward(const torch::Tensor& input) override {
     return std::get<0>(attention->forward(input, input.narrow(2, 0, 6), input.narrow(2, 2, 5)));
@@ -54,9 +54,9 @@ struct Attention : ParityModel {
 
 struct Chain : ParityModel {
   Chain()
-      : layers(register_module("layers", nn::Sequential(nn::Linear(6, 16), nn::Tanh(), nn::LayerNorm(
-                                                            nn::LayerNormOptions({16})),
-                                                        nn::Linear(16, 16), nn::GELU(), nn::Linear(16, 3)))) {}
+      : layers(register_module("layers",
+                               nn::Sequential(nn::Linear(6, 16), nn::Tanh(), nn::LayerNorm(nn::LayerNormOptions({16})),
+                                              nn::Linear(16, 16), nn::GELU(), nn::Linear(16, 3)))) {}
 
   torch::Tensor forward(const torch::Tensor& input) override { return layers->forward(input); }
   torch::Tensor input(int step, int part) const override {

@@ -56,8 +56,8 @@ class ShardedOverTwoNetworks : public ::testing::Test {
 TEST_F(ShardedOverTwoNetworks, OnlyReplicasTalkOverTheLink) {
   const Traffic hybrid = train("hybrid");
   RecordProperty("hybrid_sent_of_model", std::to_string(hybrid.sent / hybrid.model));
-  // Each rank averages its half of the gradients with its replica: of two, each sends its half once. Gathers stay within
-  // a node. The rest is what frames and acknowledgements take.
+  // Each rank averages its half of the gradients with its replica: of two, each sends its half once. Gathers stay
+  // within a node. The rest is what frames and acknowledgements take.
   EXPECT_GE(hybrid.sent, hybrid.model);
   EXPECT_LE(hybrid.sent, 1.1 * hybrid.model);
 }

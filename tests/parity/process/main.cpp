@@ -143,7 +143,9 @@ INSTANTIATE_TEST_SUITE_P(Backends, ReproducibleProcesses,
 
 int main(int argc, char** argv) {
   namespace t = tessera::testing;
-  return t::run_tests_or_role(
-      argc, argv,
-      {{"buckets", t::check_buckets}, {"parity", t::check_parity}, {"reproducible", t::check_reproducible}, {"sharded", t::check_sharded}});
+  return t::run_tests_or_role(argc, argv,
+                              {{"buckets", t::check_buckets},
+                               {"parity", t::check_parity},
+                               {"reproducible", t::check_reproducible},
+                               {"sharded", t::check_sharded}});
 }
