@@ -29,8 +29,8 @@ class GradientReduction {
   /// Requires: `units`, `replicated` and `path` outlive it.
   GradientReduction(const std::vector<std::unique_ptr<Unit>>& units, const NamedTensors& replicated, UnitRanks ranks,
                     SamePath& path);
-  /// From now on gradients of units go to `on_gradient` instead of `grad()`; `on_replicated` hears of each gradient of a
-  /// parameter that stays whole. They may be called after this object is gone.
+  /// From now on gradients of units go to `on_gradient` instead of `grad()`; `on_replicated` hears of each gradient of
+  /// a parameter that stays whole. Both may be called after this object is gone.
   void hook(const OnGradient& on_gradient, const std::function<void()>& on_replicated);
 
   /// A backward pass begins. `averages`: gradients of this and earlier passes are averaged in it.

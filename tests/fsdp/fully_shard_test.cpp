@@ -191,28 +191,6 @@ TEST(FullyShard, TellsRanksThatWaitForDifferentUnitsOfACommonCopy) {
   expect_parts(text, {"the parameters of \"layer", "are not all there", "waits for rank"});
 }
 
-TEST(FullyShard, RefusesToGoOnAfterABackwardThatFailed) {
-  run_threads(2, [](const World& world) {
-    Layers model(2);
-    const ShardedModel sharded = fully_shard(model, world, every_layer());
-    const auto hidden = model->forward(input_of(world.rank()), {0});
-    hidden.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("a hook fails"); });
-    try {
-      model->forward(hidden, {1}).sum().backward();
-      require(false, "backward should have failed");
-    } catch (const std::runtime_error& error) {
-      require(std::string(error.what()).find("a hook fails") != std::string::npos, error.what());
-    }
-    std::string message;
-    try {
-      loss_of(model, {0, 1}, world.rank()).backward();
-    } catch (const std::exception& error) {
-      message = error.what();
-    }
-    require(message.find("before the last backward pass was complete (rank ") != std::string::npos, message);
-  });
-}
-
 TEST(FullyShard, RefusesParametersThatWereWrittenTo) {
   run_threads(2, [](const World& world) {
     Layers model(2);
