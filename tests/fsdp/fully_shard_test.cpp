@@ -7,7 +7,7 @@
 
 #include <chrono>
 #include <cmath>
-#include <stdexcept>
+#include <exception>
 #include <string>
 #include <vector>
 
