@@ -20,6 +20,7 @@
 #include <tessera/data_parallel/sync_batch_norm.h>
 #include <tessera/data_parallel/synchroniser.h>
 #include <tessera/data_parallel/synchroniser_options.h>
+#include <tessera/fsdp/check_optimizer.h>
 #include <tessera/fsdp/fsdp_options.h>
 #include <tessera/fsdp/fully_shard.h>
 #include <tessera/fsdp/wrap_policy.h>
