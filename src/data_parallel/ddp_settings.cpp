@@ -2,15 +2,10 @@
 
 #include <tessera/core/error.h>
 #include <tessera/data_parallel/gradient_hooks.h>
-
-#include <bit>
+#include <tessera/shard/reproducible.h>
 
 namespace tessera::data_parallel {
 namespace {
-
-bool is_power_of_two(std::int64_t number) {
-  return number > 0 && std::has_single_bit(static_cast<std::uint64_t>(number));
-}
 
 void add_bucket_faults(const DdpOptions& options, std::string& faults) {
   if (options.bucket_bytes() <= 0) {
@@ -36,13 +31,7 @@ void add_reproducible_faults(const DdpOptions& options, const Communicator& comm
     if (options.num_threads() != 1) faults += "\n  num_threads is for reproducible(true) only";
     return;
   }
-  if (!is_power_of_two(comm.size())) {
-    faults += "\n  reproducible needs a power of two of ranks, the group has " + std::to_string(comm.size());
-  }
-  if (!is_power_of_two(options.micro_batches()) || options.micro_batches() < comm.size()) {
-    faults += "\n  reproducible needs micro_batches, the number of a step over all ranks: a power of two, at least " +
-              std::to_string(comm.size()) + "; found " + std::to_string(options.micro_batches());
-  }
+  faults += faults_of_tree(options.micro_batches(), comm.size());
   if (options.num_threads() < 1) faults += "\n  num_threads must be at least 1";
   if (options.hook() || options.compression() != "none") {
     faults += "\n  reproducible adds gradients along a tree of its own: it takes no hook and no compression";

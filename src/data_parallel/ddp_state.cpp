@@ -12,10 +12,10 @@
 #include <algorithm>
 #include <utility>
 
+#include <tessera/shard/reproducible.h>
 #include <tessera/shard/same_model.h>
 #include <tessera/shard/state_broadcast.h>
 #include "data_parallel/reducer_sync.h"
-#include "data_parallel/reproducible/refused.h"
 #include "data_parallel/reproducible/tree_sync.h"
 
 namespace tessera::data_parallel {
@@ -131,10 +131,7 @@ void DdpState::on_use(const at::Tensor& tensor, std::string_view operator_name) 
 void DdpState::on_operator(std::string_view operator_name) {
   if (std::this_thread::get_id() != thread_ || phase_ == Phase::kBetween || kept_error_) return;
   if (!intercept::draws_random_numbers(operator_name)) return;
-  kept_error_ = std::make_exception_ptr(ConfigError(
-      "reproducible mode refuses " + std::string(operator_name) + " (rank " + std::to_string(comm_.world_rank()) +
-      "): its random numbers would depend on the number of ranks. Set dropout to 0, or draw them before "
-      "the forward from a generator of your own"));
+  kept_error_ = std::make_exception_ptr(refusal_of_random_operator(operator_name, comm_.world_rank()));
 }
 
 void DdpState::begin_forward() {

@@ -3,45 +3,25 @@
 #include <tessera/core/error.h>
 
 #include <ATen/ATen.h>
-#include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
 #include <tessera/shard/plain_alias.h>
+#include <tessera/shard/reproducible.h>
 
 namespace tessera::data_parallel {
 
 TreeSync::TreeSync(const NamedTensors& parameters, const Communicator& comm, const DdpSettings& settings)
     : comm_(comm.with_strategy(CommunicationStrategy::kTree)), settings_(settings), layout_(parameters.tensors) {
   trees_.assign(layout_.num_buffers(), GradientTree(settings_.micro_batches_per_rank));
-  // Note [Kernels in reproducible mode]
-  // Some kernels cut their sums by the number of threads (the gradient of LayerNorm's weight, for one), so that number
-  // is part of the result: it is set here and checked in every step. Kernels whose result may differ from call to call
-  // are refused by LibTorch, by name. Filling fresh memory would only help those who read it before they write it.
-  at::set_num_threads(settings_.num_threads);
-  at::globalContext().setDeterministicAlgorithms(true, false);
-  at::globalContext().setDeterministicFillUninitializedMemory(false);
+  use_reproducible_kernels(settings_.num_threads);
 }
 
 void TreeSync::before_forward() {
-  if (at::get_num_threads() != settings_.num_threads) {
-    throw ConfigError("reproducible mode was set up for " + std::to_string(settings_.num_threads) +
-                      " threads a rank, and now there are " + std::to_string(at::get_num_threads()) + " (rank " +
-                      std::to_string(comm_.world_rank()) +
-                      "): results would differ. Set DdpOptions::num_threads instead");
-  }
+  require_num_threads(settings_.num_threads, comm_.world_rank(), "Set DdpOptions::num_threads instead");
   // A gradient that is there already would be the first to be added, on every rank: another tree for each number.
-  for (const at::Tensor& parameter : layout_.parameters()) drop_zeros(parameter);
-}
-
-void TreeSync::drop_zeros(const at::Tensor& parameter) const {
-  at::Tensor& gradient = parameter.mutable_grad();
-  if (gradient.defined() && gradient.count_nonzero().item<std::int64_t>() > 0) {
-    throw ConfigError("reproducible mode needs the gradients cleared before a forward (rank " +
-                      std::to_string(comm_.world_rank()) +
-                      "): call zero_grad() after the optimizer's step, and look at parameters under NoGradGuard");
+  for (const at::Tensor& parameter : layout_.parameters()) {
+    drop_cleared_gradient(parameter.mutable_grad(), comm_.world_rank());
   }
-  gradient = at::Tensor();
 }
 
 void TreeSync::backward_starts(const std::vector<bool>& /*used*/, bool /*is_first*/) {}

@@ -5,11 +5,11 @@
 #include <memory>
 #include <vector>
 
+#include <tessera/shard/gradient_tree.h>
 #include <tessera/shard/named_tensors.h>
 #include "data_parallel/ddp_settings.h"
 #include "data_parallel/flat_parameters.h"
 #include "data_parallel/gradient_sync.h"
-#include "data_parallel/reproducible/gradient_tree.h"
 
 namespace tessera::data_parallel {
 
@@ -33,7 +33,6 @@ class TreeSync : public GradientSync {
   void add_to(DdpStatistics& statistics) const override;
 
  private:
-  void drop_zeros(const at::Tensor& parameter) const;
   void finish_step();
 
   Communicator comm_;

@@ -1,4 +1,4 @@
-#include "data_parallel/reproducible/gradient_tree.h"
+#include <tessera/shard/gradient_tree.h>
 
 #include <tessera/core/error.h>
 
@@ -9,7 +9,7 @@
 #include <numeric>
 #include <random>
 
-namespace tessera::data_parallel {
+namespace tessera {
 namespace {
 
 at::Tensor contribution(std::int64_t number) { return at::sin(at::arange(100) * 0.1 + 1.7 * number) * 1e3; }
@@ -49,4 +49,4 @@ TEST(GradientTree, RefusesWhatIsNotThereOrCameBefore) {
 }
 
 }  // namespace
-}  // namespace tessera::data_parallel
+}  // namespace tessera

@@ -1,4 +1,4 @@
-#include "data_parallel/reproducible/gradient_tree.h"
+#include <tessera/shard/gradient_tree.h>
 
 #include <tessera/core/error.h>
 
@@ -7,7 +7,7 @@
 #include <bit>
 #include <string>
 
-namespace tessera::data_parallel {
+namespace tessera {
 
 GradientTree::GradientTree(std::int64_t num_contributions) : num_contributions_(num_contributions) {
   if (num_contributions < 1 || !std::has_single_bit(static_cast<std::uint64_t>(num_contributions))) {
@@ -43,4 +43,4 @@ at::Tensor GradientTree::take() {
   return sum;
 }
 
-}  // namespace tessera::data_parallel
+}  // namespace tessera

@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-namespace tessera::data_parallel {
+namespace tessera {
 
 /// Adds up contributions along a binary tree over their numbers, in whatever order they come: 0+1, 2+3, then the sums.
 /// The result has the same bits as any other machine's that adds the same contributions so, also when one part of the
@@ -29,4 +29,4 @@ class GradientTree {
   std::set<std::int64_t> added_;
 };
 
-}  // namespace tessera::data_parallel
+}  // namespace tessera
