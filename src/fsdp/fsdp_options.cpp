@@ -46,7 +46,11 @@ const FieldList<FsdpOptions>& FsdpOptions::fields() {
           .add_enum("reduce_dtype", &FsdpOptions::reduce_dtype_, dtypes(), "In which gradients are averaged.")
           .add("keep_low_precision_grads", &FsdpOptions::keep_low_precision_grads_,
                "The gradients of shards stay in `reduce_dtype`.")
-          .add_enum("buffer_dtype", &FsdpOptions::buffer_dtype_, dtypes(), "The type of floating-point buffers.");
+          .add_enum("buffer_dtype", &FsdpOptions::buffer_dtype_, dtypes(), "The type of floating-point buffers.")
+          .add("reproducible", &FsdpOptions::reproducible_,
+               "The same weights, bit for bit, on any power of two of ranks and with every strategy.")
+          .add("micro_batches", &FsdpOptions::micro_batches_,
+               "With reproducible: the micro-batches of a step over all ranks, a power of two.");
   return list;
 }
 

@@ -13,6 +13,8 @@
 #include <string>
 #include <utility>
 
+#include "fsdp/tree_reduction.h"
+
 namespace tessera::fsdp {
 namespace {
 
@@ -86,18 +88,19 @@ class FsdpState::OtherListener : public intercept::Listener {
 // ---- set-up ---------------------------------------------------------------------------------------------------------
 
 std::shared_ptr<FsdpState> FsdpState::make(std::shared_ptr<torch::nn::Module> model, const UnitRanks& ranks,
-                                           const FsdpOptions& options) {
-  std::shared_ptr<FsdpState> state(new FsdpState(std::move(model), ranks, options));
+                                           const FsdpOptions& options, Notice notice) {
+  std::shared_ptr<FsdpState> state(new FsdpState(std::move(model), ranks, options, notice));
   state->make_units();
   state->listen();
   return state;
 }
 
-FsdpState::FsdpState(std::shared_ptr<torch::nn::Module> model, UnitRanks ranks, FsdpOptions options)
+FsdpState::FsdpState(std::shared_ptr<torch::nn::Module> model, UnitRanks ranks, FsdpOptions options, Notice notice)
     : model_(std::move(model)),
       ranks_(std::move(ranks)),
       options_(std::move(options)),
-      thread_(std::this_thread::get_id()) {}
+      thread_(std::this_thread::get_id()),
+      notice_(notice) {}
 
 FsdpState::~FsdpState() {
   watches_.clear();
@@ -135,16 +138,25 @@ void FsdpState::make_units() {
   const bool one_by_one =
       options_.strategy() == ShardingStrategy::kFullShard || options_.strategy() == ShardingStrategy::kHybridShard;
   sources_.emplace(ranks_.shards, static_cast<int>(plan.units.size()), one_by_one ? largest : 0,
-                   options_.shared_copy());
+                   // Who does not listen to operators does not hear of writes to shards.
+                   options_.shared_copy() && notice_ != Notice::kCalls);
   const BufferPool gradients(ranks_.shards, largest_gradient);
   for (const UnitPlan& unit : plan.units) {
     units_.push_back(std::make_unique<Unit>(unit, static_cast<int>(units_.size()), ranks_, precision_of(unit.name),
                                             *sources_, gradients, options_.init_sync()));
-    if (options_.use_orig_params()) units_.back()->train_slices();
+    // Note [Slices in reproducible mode]
+    // Kernels round the last elements of a tensor, those that fill no vector, differently than the others. A slice of a
+    // parameter starts at a whole vector, and ends at one or where the parameter ends, so each element is treated as in
+    // the whole parameter. In the row of a unit it would not be.
+    if (options_.use_orig_params() || options_.reproducible()) units_.back()->train_slices();
     if (units_.back()->is_trained()) units_.back()->mark_gradients();
   }
   gathers_.emplace(units_, options_, path_);
-  gradients_.emplace(units_, replicated_, ranks_, path_);
+  if (options_.reproducible()) {
+    gradients_ = std::make_unique<TreeReduction>(units_, replicated_, ranks_, path_, options_.micro_batches());
+  } else {
+    gradients_ = std::make_unique<GradientReduction>(units_, replicated_, ranks_, path_);
+  }
   count_bytes();
 }
 
@@ -162,6 +174,20 @@ void FsdpState::count_bytes() {
 }
 
 void FsdpState::listen() {
+  gradients_->hook(
+      [weak = weak_from_this()](int unit, std::size_t index, const at::Tensor& gradient) {
+        if (const auto state = weak.lock()) state->on_gradient(unit, index, gradient);
+      },
+      [weak = weak_from_this()] {
+        if (const auto state = weak.lock()) state->on_replicated_gradient();
+      });
+  if (options_.reproducible()) {
+    guard_ = std::make_shared<RandomGuard>(ranks_.shards.world_rank(), [weak = weak_from_this()](auto operator_name) {
+      if (const auto state = weak.lock()) state->on_replicated_use(operator_name);
+    });
+    watches_.emplace_back(replicated_.tensors, guard_, intercept::Interest::kUsesAndEveryOperator);
+  }
+  if (notice_ == Notice::kCalls) return;
   for (std::size_t i = 0; i < units_.size(); ++i) {
     listeners_.push_back(std::make_shared<UnitListener>(weak_from_this(), static_cast<int>(i)));
     // The row for all its views; the parameters, should somebody give them other memory.
@@ -173,16 +199,11 @@ void FsdpState::listen() {
   for (const auto& unit : units_) shards.push_back(unit->shard());
   listeners_.push_back(std::make_shared<OtherListener>(weak_from_this(), &FsdpState::on_shard_write));
   watches_.emplace_back(shards, listeners_.back(), intercept::Interest::kWrites);
-  listeners_.push_back(std::make_shared<OtherListener>(weak_from_this(), &FsdpState::on_replicated_use));
-  watches_.emplace_back(replicated_.tensors, listeners_.back());
+  if (!guard_) {
+    listeners_.push_back(std::make_shared<OtherListener>(weak_from_this(), &FsdpState::on_replicated_use));
+    watches_.emplace_back(replicated_.tensors, listeners_.back());
+  }
   if (ranks_.shards.size() > 1) vector_guard_.emplace(shards);
-  gradients_->hook(
-      [weak = weak_from_this()](int unit, std::size_t index, const at::Tensor& gradient) {
-        if (const auto state = weak.lock()) state->on_gradient(unit, index, gradient);
-      },
-      [weak = weak_from_this()] {
-        if (const auto state = weak.lock()) state->on_replicated_gradient();
-      });
 }
 
 FsdpStatistics FsdpState::statistics() const {
@@ -205,7 +226,7 @@ void FsdpState::on_parameter_use(int unit, const at::Tensor& tensor, std::string
   const Flag busy(busy_);
   Unit& used = *units_[static_cast<std::size_t>(unit)];
   try {
-    raise_kept_error();
+    raise_kept_errors();
     if (vector_guard_) vector_guard_->allow();
     if (!used.storage().holds(tensor)) used.require_unchanged();
     const bool trains = at::GradMode::is_enabled();
@@ -241,7 +262,9 @@ void FsdpState::on_replicated_use(std::string_view operator_name) {
 }
 
 void FsdpState::begin_forward() {
+  gradients_->before_forward();
   phase_ = Phase::kForward;
+  if (guard_) guard_->begin();
   for (const auto& unit : units_) {
     unit->require_unchanged();
     unit->require_unwritten();
@@ -250,6 +273,13 @@ void FsdpState::begin_forward() {
   const auto tensors = buffers().tensors;
   if (ranks_.replicas) broadcast_all(*ranks_.replicas, tensors, 0);
   broadcast_all(ranks_.shards, tensors, 0);
+}
+
+void FsdpState::enter_no_sync() {
+  if (options_.reproducible()) {
+    throw ConfigError("reproducible mode adds up the micro-batches of a step itself: leave no_sync() out");
+  }
+  ++num_no_sync_;
 }
 
 void FsdpState::hold_all() {
@@ -278,14 +308,19 @@ void FsdpState::on_shard_write(std::string_view /*operator_name*/) {
 // ---- gradients ------------------------------------------------------------------------------------------------------
 
 void FsdpState::on_gradient(int unit, std::size_t index, const at::Tensor& gradient) {
-  raise_kept_error();
+  raise_kept_errors();
   const Flag busy(busy_);
   begin_backward();
-  if (gradients_->take(unit, index, gradient)) gathers_->unit_is_complete();
+  if (!gradients_->take(unit, index, gradient)) return;
+  if (notice_ == Notice::kCalls) {
+    on_block_gradients(unit);
+  } else {
+    gathers_->unit_is_complete();
+  }
 }
 
 void FsdpState::on_replicated_gradient() {
-  raise_kept_error();
+  raise_kept_errors();
   const Flag busy(busy_);
   begin_backward();
 }
@@ -318,20 +353,23 @@ void FsdpState::leave_pass(int pass) {
   if (pass != pass_) return;
   const Flag busy(busy_);
   pass_ = kNoPass;
+  if (guard_) guard_->end();
   // Passes that only ask for some gradients, as torch::autograd::grad does, leave none behind.
   if (std::exchange(phase_, Phase::kBetween) == Phase::kBackward) gradients_->finish();
   gathers_->release_all();
-  raise_kept_error();
+  raise_kept_errors();
 }
 
 void FsdpState::leave_broken_pass() {
   pass_ = kNoPass;
   phase_ = Phase::kBetween;
+  if (guard_) guard_->end();
   gradients_->abandon();
   gathers_->release_all();
 }
 
-void FsdpState::raise_kept_error() {
+void FsdpState::raise_kept_errors() {
+  if (guard_) guard_->raise();
   if (kept_error_) std::rethrow_exception(std::exchange(kept_error_, nullptr));
 }
 

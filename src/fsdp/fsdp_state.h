@@ -4,6 +4,7 @@
 #include <tessera/fsdp/fully_shard.h>
 #include <tessera/intercept/watch.h>
 
+#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -15,11 +16,15 @@
 
 #include "fsdp/gather_schedule.h"
 #include "fsdp/gradient_reduction.h"
+#include "fsdp/random_guard.h"
 #include "fsdp/same_path.h"
 #include "fsdp/unit.h"
 #include "fsdp/vector_guard.h"
 
 namespace tessera::fsdp {
+
+/// Who tells that parameters are used: the operators that take them, or calls around a block (FullySharded).
+enum class Notice { kOperators, kCalls };
 
 /// A sharded model on one rank. Hears of every operator that uses a parameter and gathers its unit first, of every
 /// gradient, and of the optimizer. See docs/design/interception.md.
@@ -28,7 +33,7 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
  public:
   /// Collective: over all ranks.
   static std::shared_ptr<FsdpState> make(std::shared_ptr<torch::nn::Module> model, const UnitRanks& ranks,
-                                         const FsdpOptions& options);
+                                         const FsdpOptions& options, Notice notice);
   ~FsdpState();
   FsdpState(const FsdpState&) = delete;
   FsdpState& operator=(const FsdpState&) = delete;
@@ -41,18 +46,27 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   const FsdpOptions& options() const { return options_; }
   FsdpStatistics statistics() const;
 
-  void enter_no_sync() { ++num_no_sync_; }
+  /// Throws ConfigError in reproducible mode, which adds up micro-batches itself.
+  void enter_no_sync();
   void leave_no_sync() { --num_no_sync_; }
+  void set_micro_batch(std::int64_t index) { gradients_->set_micro_batch(index); }
   /// All units, until let_go(). Collective.
   void hold_all();
   void let_go();
+
+  /// For Notice::kCalls: a forward of the block begins or has ended; backward comes to its outputs. Collective.
+  void enter_forward();
+  void leave_forward();
+  void enter_backward();
+  /// Blocks of one model take turns: at most one of them has averages under way while another one starts its own.
+  void take_turns_with(const std::shared_ptr<FsdpState>& other) { turns_ = other->turns_; }
 
  private:
   enum class Phase { kBetween, kForward, kBackward };
   class UnitListener;
   class OtherListener;
 
-  FsdpState(std::shared_ptr<torch::nn::Module> model, UnitRanks ranks, FsdpOptions options);
+  FsdpState(std::shared_ptr<torch::nn::Module> model, UnitRanks ranks, FsdpOptions options, Notice notice);
   void make_units();
   UnitPrecision precision_of(const std::string& unit) const;
   void count_bytes();
@@ -64,6 +78,8 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   /// Of a parameter that stays whole.
   void on_replicated_use(std::string_view operator_name);
   void on_gradient(int unit, std::size_t index, const at::Tensor& gradient);
+  void on_block_gradients(int unit);
+  void leave_backward();
   void begin_forward();
   void on_replicated_gradient();
   /// At each gradient: the first one begins the pass.
@@ -73,7 +89,7 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   bool pass_has_broken() const { return pass_ != kNoPass && token_of_pass_.expired(); }
   void leave_broken_pass();
   bool is_own_thread() const { return std::this_thread::get_id() == thread_; }
-  void raise_kept_error();
+  void raise_kept_errors();
 
   std::shared_ptr<torch::nn::Module> model_;
   UnitRanks ranks_;
@@ -83,7 +99,8 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   std::vector<std::unique_ptr<Unit>> units_;
   SamePath path_;
   std::optional<GatherSchedule> gathers_;
-  std::optional<GradientReduction> gradients_;
+  std::unique_ptr<GradientReduction> gradients_;
+  std::shared_ptr<RandomGuard> guard_;  // in reproducible mode
   std::vector<std::shared_ptr<intercept::Listener>> listeners_;
   std::vector<intercept::Watch> watches_;
   std::optional<VectorGuard> vector_guard_;
@@ -98,6 +115,19 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   bool busy_ = false;  // in our own operators
   std::exception_ptr kept_error_;
   FsdpStatistics statistics_;
+
+  // With Notice::kCalls.
+  struct Turns {
+    std::deque<std::weak_ptr<FsdpState>> open;
+  };
+  Notice notice_;
+  bool kept_ = false;              // whole from a forward to the end of its backward
+  bool held_in_backward_ = false;  // backward is in this block, or was
+  std::shared_ptr<Turns> turns_ = std::make_shared<Turns>();
 };
+
+/// What FullySharded does with its block. Collective: over `ranks`.
+ShardedModel shard_block(const std::shared_ptr<torch::nn::Module>& block, const Ranks& ranks,
+                         const FsdpOptions& options);
 
 }  // namespace tessera::fsdp

@@ -1,5 +1,7 @@
 #include <tessera/core/error.h>
 #include <tessera/fsdp/fully_shard.h>
+#include <tessera/fsdp/fully_sharded.h>
+#include <tessera/shard/reproducible.h>
 #include <tessera/shard/same_model.h>
 
 #include <torch/nn/module.h>
@@ -13,7 +15,29 @@ namespace tessera {
 namespace {
 
 using fsdp::FsdpState;
+using fsdp::Notice;
 using fsdp::UnitRanks;
+
+std::int64_t num_ranks_of(const UnitRanks& ranks) {
+  return std::int64_t{ranks.shards.size()} * (ranks.replicas ? ranks.replicas->size() : 1);
+}
+
+/// Why these options cannot be met; "" when they can.
+std::string fault_of(const torch::nn::Module& model, const UnitRanks& ranks, const FsdpOptions& options) {
+  try {
+    FsdpOptions::fields().check(options);
+    if (options.reproducible()) refuse_irreproducible_modules(model);
+  } catch (const ConfigError& fault) {
+    return fault.what();
+  }
+  std::string faults;
+  if (options.reproducible()) {
+    faults = faults_of_tree(options.micro_batches(), num_ranks_of(ranks));
+  } else if (options.micro_batches() != 0) {
+    faults = "\n  micro_batches is for reproducible(true) only";
+  }
+  return faults.empty() ? "" : "the options of sharding cannot be met:" + faults;
+}
 
 /// What must be the same on every rank.
 std::vector<std::string> lines_of(const torch::nn::Module& model, const FsdpOptions& options) {
@@ -27,34 +51,52 @@ std::vector<std::string> lines_of(const torch::nn::Module& model, const FsdpOpti
   return lines;
 }
 
-ShardedModel shard(std::shared_ptr<torch::nn::Module> model, const UnitRanks& ranks, const FsdpOptions& options) {
+ShardedModel shard(std::shared_ptr<torch::nn::Module> model, const UnitRanks& ranks, const FsdpOptions& options,
+                   Notice notice) {
   if (!model) throw ConfigError("there is no model to shard: the pointer is null");
-  FsdpOptions::fields().check(options);
-  const auto lines = lines_of(*model, options);
+  const std::string fault = fault_of(*model, ranks, options);
+  auto lines = lines_of(*model, options);
+  // One rank that refuses must not leave the others waiting.
+  lines.push_back("fault: " + fault);
+  std::replace(lines.back().begin(), lines.back().end(), '\n', ' ');
   require_same_lines(ranks.shards, lines);
   if (ranks.replicas) require_same_lines(*ranks.replicas, lines);
-  return ShardedModel(FsdpState::make(std::move(model), ranks, options));
+  if (!fault.empty()) throw ConfigError(fault + " (rank " + std::to_string(ranks.shards.world_rank()) + ")");
+  return ShardedModel(FsdpState::make(std::move(model), ranks, options, notice));
 }
 
-}  // namespace
-
-ShardedModel fully_shard(std::shared_ptr<torch::nn::Module> model, const Ranks& ranks, const FsdpOptions& options) {
-  const Communicator& comm = ranks.comm();
+ShardedModel shard_along_one_axis(std::shared_ptr<torch::nn::Module> model, const Communicator& comm,
+                                  const FsdpOptions& options, Notice notice) {
   if (options.strategy() == ShardingStrategy::kHybridShard) {
     throw ConfigError(
         "hybrid sharding needs two axes: fully_shard(model, mesh[\"shard\"], mesh[\"replica\"], options)");
   }
   if (options.strategy() == ShardingStrategy::kNoShard) {
-    return shard(std::move(model), {comm.split({comm.rank()}, "no_shard"), comm}, options);
+    return shard(std::move(model), {comm.split({comm.rank()}, "no_shard"), comm}, options, notice);
   }
-  return shard(std::move(model), {comm, std::nullopt}, options);
+  return shard(std::move(model), {comm, std::nullopt}, options, notice);
+}
+
+}  // namespace
+
+ShardedModel fully_shard(std::shared_ptr<torch::nn::Module> model, const Ranks& ranks, const FsdpOptions& options) {
+  return shard_along_one_axis(std::move(model), ranks.comm(), options, Notice::kOperators);
 }
 
 ShardedModel fully_shard(std::shared_ptr<torch::nn::Module> model, const Ranks& shards, const Ranks& replicas,
                          const FsdpOptions& options) {
   FsdpOptions hybrid = options;
   hybrid.strategy(ShardingStrategy::kHybridShard);
-  return shard(std::move(model), {shards.comm(), replicas.comm()}, hybrid);
+  return shard(std::move(model), {shards.comm(), replicas.comm()}, hybrid, Notice::kOperators);
+}
+
+ShardedModel fsdp::shard_block(const std::shared_ptr<torch::nn::Module>& block, const Ranks& ranks,
+                               const FsdpOptions& options) {
+  FsdpOptions together = options;
+  together.auto_wrap(wrap_none());
+  const ShardedModel sharded = shard_along_one_axis(block, ranks.comm(), together, Notice::kCalls);
+  for (const ShardedModel& inner : sharded_blocks_of(*block)) inner.state()->take_turns_with(sharded.state());
+  return sharded;
 }
 
 double FsdpStatistics::local_sharding_ratio() const {
@@ -67,7 +109,7 @@ std::vector<std::pair<std::string, at::Tensor>> ShardedModel::named_parameters()
   std::vector<std::pair<std::string, at::Tensor>> named;
   for (const auto& unit : state_->units()) {
     if (!unit->is_trained()) continue;
-    if (!state_->options().use_orig_params()) {
+    if (unit->trained_slices().empty()) {
       named.emplace_back(unit->name(), unit->shard());
       continue;
     }
@@ -91,6 +133,8 @@ std::vector<at::Tensor> ShardedModel::parameters() const {
 ShardedModel::NoSync ShardedModel::no_sync() const { return NoSync(state_); }
 ShardedModel::NoSync::NoSync(std::shared_ptr<FsdpState> state) : state_(std::move(state)) { state_->enter_no_sync(); }
 ShardedModel::NoSync::~NoSync() { state_->leave_no_sync(); }
+
+void ShardedModel::set_micro_batch(std::int64_t index) const { state_->set_micro_batch(index); }
 
 ShardedModel::Whole ShardedModel::gather() const { return Whole(state_); }
 ShardedModel::Whole::Whole(std::shared_ptr<FsdpState> state) : state_(std::move(state)) { state_->hold_all(); }

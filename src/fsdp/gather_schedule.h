@@ -33,6 +33,10 @@ class GatherSchedule {
   void hold_all();
   void let_go();
   bool is_holding() const { return num_holds_ > 0; }
+  /// Who holds all units needs this one no more. Others may.
+  void done_with(int unit) {
+    if (num_holds_ <= 1) units_[static_cast<std::size_t>(unit)]->release(keeps_bytes());
+  }
   std::uint64_t num_gathers() const { return num_gathers_; }
 
  private:

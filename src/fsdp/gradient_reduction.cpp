@@ -1,5 +1,6 @@
 #include "fsdp/gradient_reduction.h"
 
+#include <tessera/core/error.h>
 #include <tessera/shard/state_broadcast.h>
 
 #include <ATen/ATen.h>
@@ -94,10 +95,22 @@ void GradientReduction::start(bool averages) {
 }
 
 bool GradientReduction::take(int unit, std::size_t index, const at::Tensor& gradient) {
-  units_[static_cast<std::size_t>(unit)]->take_gradient(index, gradient);
+  add(unit, index, gradient);
   if (--expected_[static_cast<std::size_t>(unit)] != 0) return false;
-  if (averages_) reduce(unit);
+  complete(unit);
   return true;
+}
+
+void GradientReduction::add(int unit, std::size_t index, const at::Tensor& gradient) {
+  units_[static_cast<std::size_t>(unit)]->take_gradient(index, gradient);
+}
+
+void GradientReduction::complete(int unit) {
+  if (averages_) reduce(unit);
+}
+
+void GradientReduction::set_micro_batch(std::int64_t /*index*/) {
+  throw ConfigError("set_micro_batch() is for FsdpOptions::reproducible(true): else micro-batches have no numbers");
 }
 
 void GradientReduction::reduce(int unit) {
@@ -116,17 +129,25 @@ void GradientReduction::finish_oldest() {
   reducing_.pop_front();
 }
 
+void GradientReduction::wait() {
+  while (!reducing_.empty()) finish_oldest();
+}
+
 void GradientReduction::finish() {
   if (averages_) {
     // Gradients that earlier passes left and this one did not complete.
     for (std::size_t i = 0; i < units_.size(); ++i) {
       if (units_[i]->has_unreduced_gradients()) reduce(static_cast<int>(i));
     }
-    while (!reducing_.empty()) finish_oldest();
+    wait();
     reduce_replicated();
     require_same_path();
     hand_out_slices();
   }
+  mark_gradients();
+}
+
+void GradientReduction::mark_gradients() const {
   for (const auto& unit : units_) {
     if (unit->is_trained()) unit->mark_gradients();
   }

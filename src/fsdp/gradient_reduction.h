@@ -29,6 +29,10 @@ class GradientReduction {
   /// Requires: `units`, `replicated` and `path` outlive it.
   GradientReduction(const std::vector<std::unique_ptr<Unit>>& units, const NamedTensors& replicated, UnitRanks ranks,
                     SamePath& path);
+  virtual ~GradientReduction() = default;
+  GradientReduction(const GradientReduction&) = delete;
+  GradientReduction& operator=(const GradientReduction&) = delete;
+
   /// From now on gradients of units go to `on_gradient` instead of `grad()`; `on_replicated` hears of each gradient of
   /// a parameter that stays whole. Both may be called after this object is gone.
   void hook(const OnGradient& on_gradient, const std::function<void()>& on_replicated);
@@ -38,18 +42,38 @@ class GradientReduction {
   /// Returns whether the unit's gradients are complete with this one. Collective when they are.
   bool take(int unit, std::size_t index, const at::Tensor& gradient);
   /// The pass is over. Collective.
-  void finish();
+  virtual void finish();
+
+  /// What is under way is in. Collective.
+  virtual void wait();
+
+  /// A forward begins. Throws ConfigError when its gradients could not be taken.
+  virtual void before_forward() {}
+  /// The next pass is this rank's micro-batch `index`. Throws ConfigError where they have no numbers.
+  virtual void set_micro_batch(std::int64_t index);
 
   /// The pass broke off: what has not come to `grad()` yet is dropped. Blocks: until averages under way have ended.
-  void abandon();
+  virtual void abandon();
 
   std::uint64_t num_reduce_scatters() const { return num_reduce_scatters_; }
+
+ protected:
+  virtual void add(int unit, std::size_t index, const at::Tensor& gradient);
+  /// All gradients of the unit in this pass are added. Collective.
+  virtual void complete(int unit);
+
+  const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
+  const UnitRanks& ranks() const { return ranks_; }
+  /// Those parameters that stay whole and are trained.
+  std::vector<at::Tensor> trained_replicated() const;
+  void mark_gradients() const;
+  void count_reduce_scatter() { ++num_reduce_scatters_; }
+  void require_same_path();
 
  private:
   void reduce(int unit);
   void finish_oldest();
   void reduce_replicated();
-  void require_same_path();
   void hand_out_slices();
 
   struct Hooked {

@@ -1,5 +1,7 @@
 #include "fsdp/plan_units.h"
 
+#include <tessera/fsdp/fully_sharded.h>
+
 #include <torch/nn/module.h>
 
 #include <map>
@@ -26,6 +28,8 @@ class Planner {
       take(joined(name, entry.key()), entry.value(), left);
     }
     for (const auto& child : module.named_children()) {
+      // A block that is FullySharded looks after its parameters itself.
+      if (dynamic_cast<const ShardedBlock*>(child.value().get())) continue;
       const std::string child_name = joined(name, child.key());
       NamedTensors of_child = visit(*child.value(), child_name);
       const auto num_elements = count(of_child);

@@ -299,6 +299,16 @@ void Unit::finish_reduce() {
   for (std::size_t i = 0; i < had_.size(); ++i) had_[i] = had_[i] || came_[i];
 }
 
+void Unit::give_gradient(const at::Tensor& average) {
+  const at::NoGradGuard no_grad;
+  if (trained_slices_.empty()) {
+    add_to_gradient(shard_, average);
+    return;
+  }
+  averaged_ = average;
+  hand_out_gradients(std::vector<float>(parameters_.size(), 1).data());
+}
+
 void Unit::drop_gradients() {
   if (reduced_.defined() && partition_.num_parts() > 1) reduce_.wait();
   reduce_ = Work();

@@ -86,6 +86,8 @@ class Unit {
   void start_reduce();
   /// The average is in, or was added to, `shard().grad()` afterwards; with trained slices, see hand_out_gradients().
   void finish_reduce();
+  /// This rank's part of an average that somebody else made: goes where finish_reduce() puts its own.
+  void give_gradient(const at::Tensor& average);
   /// Forgets what has not come to `grad()` yet.
   void drop_gradients();
   /// Whether this rank had a gradient of the parameter in what was averaged since hand_out_gradients().

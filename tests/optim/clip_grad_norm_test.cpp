@@ -56,6 +56,19 @@ TEST(ClipGradNorm, HasTheSameBitsForEveryNumberOfThreads) {
   at::set_num_threads(1);
 }
 
+TEST(ClipGradNorm, HasTheSameBitsForParametersInAnyOrderAndInPieces) {
+  const at::Tensor whole = waves({100001}).to(at::kFloat) * 1e3;
+  const at::Tensor other = waves({333, 77});
+  const at::Tensor parameter = with_gradient(whole);
+  const double norm = clip_grad_norm({parameter, with_gradient(other)}, 1.0);
+  std::vector<at::Tensor> pieces{with_gradient(other)};
+  for (const at::Tensor& piece : whole.split(1234)) pieces.push_back(with_gradient(piece));
+  EXPECT_EQ(clip_grad_norm(pieces, 1.0), norm);
+  std::vector<at::Tensor> clipped;
+  for (std::size_t i = 1; i < pieces.size(); ++i) clipped.push_back(pieces[i].grad());
+  EXPECT_TRUE(at::equal(at::cat(clipped), parameter.grad()));
+}
+
 TEST(ClipGradNorm, TellsAndKeepsWhatIsNotFinite) {
   at::Tensor gradient = waves({10});
   gradient[3] = std::numeric_limits<double>::infinity();

@@ -7,6 +7,7 @@
 
 #include <stdexcept>
 
+#include "parity/gpt_block.h"
 #include "parity/more_models.h"
 
 namespace tessera::testing {
@@ -17,37 +18,14 @@ namespace functional = torch::nn::functional;
 
 constexpr int kBatch = 4;
 
-struct Block : nn::Module {
-  Block()
-      : first_norm(register_module("first_norm", nn::LayerNorm(nn::LayerNormOptions({kWidth})))),
-        attention(register_module("attention", nn::MultiheadAttention(kWidth, 2))),
-        second_norm(register_module("second_norm", nn::LayerNorm(nn::LayerNormOptions({kWidth})))),
-        up(register_module("up", nn::Linear(kWidth, 2 * kWidth))),
-        down(register_module("down", nn::Linear(2 * kWidth, kWidth))) {}
-
-  torch::Tensor forward(torch::Tensor x) {
-    const auto length = x.size(0);
-    const auto mask = torch::full({length, length}, -1e9, x.options().requires_grad(false)).triu(1);
-    const auto normed = first_norm(x);
-    x = x + std::get<0>(attention->forward(normed, normed, normed, {}, false, mask));
-    return x + down(torch::gelu(up(second_norm(x))));
-  }
-
-  static constexpr int kWidth = 8;
-  nn::LayerNorm first_norm;
-  nn::MultiheadAttention attention;
-  nn::LayerNorm second_norm;
-  nn::Linear up;
-  nn::Linear down;
-};
 
 struct Gpt : ParityModel {
   Gpt()
-      : tokens(register_module("tokens", nn::Embedding(kVocabulary, Block::kWidth))),
-        places(register_module("places", nn::Embedding(kLength, Block::kWidth))),
-        first(register_module("first", std::make_shared<Block>())),
-        second(register_module("second", std::make_shared<Block>())),
-        norm(register_module("norm", nn::LayerNorm(nn::LayerNormOptions({Block::kWidth})))) {}
+      : tokens(register_module("tokens", nn::Embedding(kVocabulary, GptBlock::kWidth))),
+        places(register_module("places", nn::Embedding(kLength, GptBlock::kWidth))),
+        first(register_module("first", std::make_shared<GptBlock>())),
+        second(register_module("second", std::make_shared<GptBlock>())),
+        norm(register_module("norm", nn::LayerNorm(nn::LayerNormOptions({GptBlock::kWidth})))) {}
 
   torch::Tensor forward(const torch::Tensor& input) override {
     const auto x = tokens(input) + places(torch::arange(kLength)).unsqueeze(1);
@@ -67,8 +45,8 @@ struct Gpt : ParityModel {
   static constexpr int kLength = 5;
   nn::Embedding tokens;
   nn::Embedding places;
-  std::shared_ptr<Block> first;
-  std::shared_ptr<Block> second;
+  std::shared_ptr<GptBlock> first;
+  std::shared_ptr<GptBlock> second;
   nn::LayerNorm norm;
 };
 

@@ -1,6 +1,7 @@
 #include "parity/reproducible.h"
 
 #include <tessera/data_parallel/distribute.h>
+#include <tessera/optim/adamw.h>
 #include <tessera/optim/clip_grad_norm.h>
 
 #include <torch/optim/adamw.h>
@@ -14,39 +15,35 @@
 #include "parity/models.h"
 
 namespace tessera::testing {
-namespace {
 
-std::uint64_t hash_of(const torch::nn::Module& model) {
+Sleeper::Sleeper(const Disturbance& disturbance, int rank)
+    : share_(disturbance.delays), random_(disturbance.seed + 97U * static_cast<unsigned>(rank)) {}
+
+void Sleeper::maybe_sleep() {
+  if (std::uniform_real_distribution<>(0, 1)(random_) >= share_) return;
+  std::this_thread::sleep_for(std::chrono::milliseconds(std::uniform_int_distribution<>(0, 50)(random_)));
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_adamw(const std::vector<at::Tensor>& parameters, bool fused) {
+  const auto options = torch::optim::AdamWOptions(0.01);
+  if (fused) return std::make_unique<optim::AdamW>(parameters, options);
+  return std::make_unique<torch::optim::AdamW>(parameters, options);
+}
+
+std::uint64_t hash_of(const std::vector<at::Tensor>& tensors) {
   std::uint64_t hash = 14695981039346656037U;
-  for (const auto& parameter : model.parameters()) {
-    const auto values = parameter.detach().contiguous();
+  for (const at::Tensor& tensor : tensors) {
+    const auto values = tensor.detach().contiguous();
     const auto* bytes = static_cast<const unsigned char*>(values.const_data_ptr());
     for (std::size_t i = 0; i < values.nbytes(); ++i) hash = (hash ^ bytes[i]) * 1099511628211U;
   }
   return hash;
 }
 
-class Sleeper {
- public:
-  Sleeper(const Disturbance& disturbance, int rank)
-      : share_(disturbance.delays), random_(disturbance.seed + 97 * rank) {}
-  void maybe_sleep() {
-    if (std::uniform_real_distribution<>(0, 1)(random_) >= share_) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(std::uniform_int_distribution<>(0, 50)(random_)));
-  }
-  std::mt19937& random() { return random_; }
-
- private:
-  double share_;
-  std::mt19937 random_;
-};
-
-}  // namespace
-
 std::uint64_t train_reproducibly(const Communicator& comm, int num_steps, const Disturbance& disturbance) {
   const auto model = make_parity_model(disturbance.model, torch::kFloat);
   const auto ddp = distribute(model, comm, DdpOptions().reproducible(true).micro_batches(kMicroBatches));
-  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.01));
+  const auto optimizer = make_adamw(model->parameters(), disturbance.fused);
   Sleeper sleeper(disturbance, comm.rank());
   const int own = kMicroBatches / comm.size();
   std::vector<int> order(static_cast<std::size_t>(own));
@@ -63,10 +60,10 @@ std::uint64_t train_reproducibly(const Communicator& comm, int num_steps, const 
     }
     clip_grad_norm(ddp.parameters(), 0.5);
     sleeper.maybe_sleep();
-    optimizer.step();
-    optimizer.zero_grad();
+    optimizer->step();
+    optimizer->zero_grad();
   }
-  return hash_of(*model);
+  return hash_of(model->parameters());
 }
 
 std::uint64_t train_otherwise(const Communicator& comm, int num_steps) {
@@ -84,7 +81,7 @@ std::uint64_t train_otherwise(const Communicator& comm, int num_steps) {
     optimizer.step();
     optimizer.zero_grad();
   }
-  return hash_of(*model);
+  return hash_of(model->parameters());
 }
 
 }  // namespace tessera::testing

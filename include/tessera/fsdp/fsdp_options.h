@@ -70,6 +70,12 @@ struct FsdpOptions {
   TORCH_ARG(c10::ScalarType, buffer_dtype) = c10::ScalarType::Undefined;
   /// For units that differ from those three, by the name of their module.
   TORCH_ARG(std::function<UnitPrecision(const std::string& unit)>, unit_precision) = nullptr;
+  /// The same weights, bit for bit, on 1, 2, 4, 8, ... ranks, with every strategy and with DdpOptions::reproducible:
+  /// docs/guides/reproducible.md. `parameters()` are slices, as with `use_orig_params`. Turns on LibTorch's
+  /// deterministic algorithms and sets one thread, for the process and for good.
+  TORCH_ARG(bool, reproducible) = false;
+  /// Only with `reproducible`: the micro-batches of a step over all ranks, a power of two.
+  TORCH_ARG(std::int64_t, micro_batches) = 0;
 
  public:
   /// Without `auto_wrap` and `unit_precision`, which have no text form.

@@ -68,6 +68,9 @@ class ShardedModel {
     std::shared_ptr<fsdp::FsdpState> state_;
   };
   NoSync no_sync() const;
+  /// Only with `reproducible`: the next backward is this rank's micro-batch `index` of the step. Needed when they run
+  /// in another order than 0, 1, 2, ...
+  void set_micro_batch(std::int64_t index) const;
 
   /// All parameters are whole as long as the object lives, for code that reads them by pointer. What it writes is lost.
   /// Collective.
@@ -108,7 +111,7 @@ ShardedModel fully_shard(const torch::nn::ModuleHolder<Impl>& model, const Ranks
   return fully_shard(std::shared_ptr<torch::nn::Module>(model.ptr()), ranks, options);
 }
 
-/// As `clip_grad_norm` of a model in one piece: the norm is that of all gradients on all ranks. Collective.
+/// As `clip_grad_norm` of a model in one piece, to the bit: the norm is that of all gradients on all ranks. Collective.
 double clip_grad_norm(const ShardedModel& model, double max_norm);
 
 }  // namespace tessera

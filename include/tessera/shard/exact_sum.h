@@ -14,7 +14,7 @@ class Communicator;
 /// parts, or spread over threads and ranks.
 ///
 /// Note [Sums without rounding]
-/// Every finite double is a whole number of the smallest one, 2^-1074. The sum is kept as such a whole number, in digits
+/// Every finite double is a whole number of the smallest one, 2^-1074. The sum is kept as such a number, in digits
 /// of 32 bits that lie in 64: adding a term touches two digits, and the digits of two sums, or of many ranks, can be
 /// added one by one. Carries are settled every thousand terms. It is rounded once, when it is read.
 /// Thread-safety: none.

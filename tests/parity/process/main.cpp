@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "parity/reproducible.h"
+#include "parity/reproducible_sharded.h"
 #include "parity/sharded.h"
 #include "parity/training.h"
 #include "support/mpi_job.h"
@@ -54,6 +55,14 @@ void check_reproducible(const Arguments& arguments) {
   const World world = world_on(arguments.at(0));
   const auto hash = train_reproducibly(world.comm(), kReproducibleSteps, {.seed = 7, .delays = 0.05});
   require(std::to_string(hash) == arguments.at(1), "the hash is " + std::to_string(hash) + ", not " + arguments.at(1));
+}
+
+/// BACKEND VARIANT HASH: the same with the model in shards.
+void check_reproducible_sharded(const Arguments& arguments) {
+  const World world = world_on(arguments.at(0));
+  const auto hash =
+      train_reproducibly_sharded(world.comm(), kReproducibleSteps, arguments.at(1), {.seed = 9, .delays = 0.01});
+  require(std::to_string(hash) == arguments.at(2), "the hash is " + std::to_string(hash) + ", not " + arguments.at(2));
 }
 
 /// BACKEND EXPECTED: whether the buckets lie where the other ranks reach them, also after they were arranged anew.
@@ -138,6 +147,23 @@ INSTANTIATE_TEST_SUITE_P(Backends, ReproducibleProcesses,
                            return std::get<0>(one.param) + "With" + std::to_string(std::get<1>(one.param));
                          });
 
+class ReproducibleShardedProcesses : public ::testing::TestWithParam<std::tuple<std::string, int, std::string>> {};
+
+TEST_P(ReproducibleShardedProcesses, GiveTheHashOfDdpInOneProcess) {
+  std::uint64_t expected = 0;
+  run_threads(1, [&](const World& world) { expected = train_reproducibly(world.comm(), kReproducibleSteps); });
+  const auto& [backend, num_ranks, variant] = GetParam();
+  expect_success(patient(job_of(num_ranks, "reproducible_sharded", {backend, variant, std::to_string(expected)})));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, ReproducibleShardedProcesses,
+                         ::testing::Values(std::tuple("gloo", 2, "full"), std::tuple("gloo", 4, "hybrid"),
+                                           std::tuple("shm", 2, "zero1"), std::tuple("shm", 4, "full")),
+                         [](const auto& one) {
+                           return std::get<0>(one.param) + "With" + std::to_string(std::get<1>(one.param)) +
+                                  std::get<2>(one.param);
+                         });
+
 }  // namespace
 }  // namespace tessera::testing
 
@@ -147,5 +173,6 @@ int main(int argc, char** argv) {
                               {{"buckets", t::check_buckets},
                                {"parity", t::check_parity},
                                {"reproducible", t::check_reproducible},
+                               {"reproducible_sharded", t::check_reproducible_sharded},
                                {"sharded", t::check_sharded}});
 }
