@@ -186,11 +186,16 @@ void GradientReduction::require_same_path() {
   path_.forget();
 }
 
-void GradientReduction::reduce_replicated() {
+std::vector<at::Tensor> GradientReduction::trained_replicated() const {
   std::vector<at::Tensor> trained;
   for (const at::Tensor& parameter : replicated_.tensors) {
     if (parameter.requires_grad()) trained.push_back(parameter);
   }
+  return trained;
+}
+
+void GradientReduction::reduce_replicated() {
+  const std::vector<at::Tensor> trained = trained_replicated();
   if (trained.empty()) return;
   // One that no rank used keeps having no gradient: weight decay would act on zeros.
   const at::Tensor used = at::zeros({static_cast<std::int64_t>(trained.size())});

@@ -18,7 +18,6 @@ namespace functional = torch::nn::functional;
 
 constexpr int kBatch = 4;
 
-
 struct Gpt : ParityModel {
   Gpt()
       : tokens(register_module("tokens", nn::Embedding(kVocabulary, GptBlock::kWidth))),

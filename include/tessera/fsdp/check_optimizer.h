@@ -9,8 +9,8 @@ class Optimizer;
 namespace tessera {
 
 /// Throws ConfigError, with the reason and the remedy, for an optimizer that cannot train the model: one that was built
-/// on `model->parameters()`, that leaves some of `sharded.parameters()` out, or that computes with all parameters as one
-/// vector (LBFGS). Without this call such an optimizer is refused by its first step, where that can be seen.
+/// on `model->parameters()`, that leaves some of `sharded.parameters()` out, or that computes with all parameters as
+/// one vector (LBFGS). Without this call such an optimizer is refused by its first step, where that can be seen.
 void check_optimizer(const torch::optim::Optimizer& optimizer, const ShardedModel& sharded);
 
 }  // namespace tessera
