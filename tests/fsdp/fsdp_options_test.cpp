@@ -10,7 +10,7 @@ namespace {
 
 TEST(FsdpOptions, ListsEveryFieldThatHasATextForm) {
   EXPECT_EQ(FsdpOptions::fields().at("strategy").default_text(), "full_shard");
-  EXPECT_EQ(FsdpOptions::fields().fields().size(), 13U);
+  EXPECT_EQ(FsdpOptions::fields().fields().size(), 15U);
 }
 
 TEST(FsdpOptions, ReadsStrategiesByName) {
