@@ -340,7 +340,7 @@ void FsdpState::enter_pass() {
   if (pass == pass_) return;
   if (pass_has_broken()) leave_broken_pass();
   // Within another one: the outer pass finds its gradients begun anew.
-  phase_ = Phase::kForward;
+  if (phase_ == Phase::kBackward) phase_ = Phase::kForward;
   pass_ = pass;
   auto token = std::make_shared<int>(pass);
   token_of_pass_ = token;
@@ -354,8 +354,12 @@ void FsdpState::leave_pass(int pass) {
   const Flag busy(busy_);
   pass_ = kNoPass;
   if (guard_) guard_->end();
-  // Passes that only ask for some gradients, as torch::autograd::grad does, leave none behind.
-  if (std::exchange(phase_, Phase::kBetween) == Phase::kBackward) gradients_->finish();
+  // Passes that only ask for some gradients, as torch::autograd::grad does inside a loss, leave none behind: the
+  // forward goes on, and its buffers must stay as they are.
+  if (phase_ == Phase::kBackward) {
+    phase_ = Phase::kBetween;
+    gradients_->finish();
+  }
   gathers_->release_all();
   raise_kept_errors();
 }

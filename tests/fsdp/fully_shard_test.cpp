@@ -219,6 +219,23 @@ TEST(FullyShard, StateHasEveryNameOfASharedParameter) {
   });
 }
 
+TEST(FullyShard, LeavesBuffersAloneBetweenTwoForwardsWithAGradientInTheLoss) {
+  run_threads(2, [](const World& world) {
+    torch::nn::Sequential model(torch::nn::Linear(8, 8), torch::nn::BatchNorm1d(8));
+    model->eval();  // backward needs the running statistics, and autograd counts who writes to them
+    const ShardedModel sharded = fully_shard(model.ptr(), world, every_layer());
+    torch::Tensor total = torch::zeros({});
+    for (int i = 0; i < 2; ++i) {
+      const auto x = torch::ones({2, 8}).mul(i + 1 + world.rank()).requires_grad_(true);
+      const auto y = model->forward(x);
+      const auto slope = torch::autograd::grad({y.sum()}, {x}, {}, true, /*create_graph=*/true).front();
+      total = total + y.square().sum() + slope.square().sum();
+    }
+    total.backward();
+    require(sum_of(sharded.parameters()) > 0 || world.rank() > 0, "there are gradients");
+  });
+}
+
 TEST(FullyShard, TrainsTwoModelsInOneGraph) {
   Layers first(1);
   Layers second(1);
