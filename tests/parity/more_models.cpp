@@ -35,12 +35,12 @@ struct WholeTransformer : ParityModel {
 
 struct Attention : ParityModel {
   Attention()
-      // Keys and values of other widths: three matrices instead of one.
+      // Keys and values of another width: three matrices instead of one.
       : attention(register_module("attention",
-                                  nn::MultiheadAttention(nn::MultiheadAttentionOptions(8, 2).kdim(6).vdim(5)))) {}
+                                  nn::MultiheadAttention(nn::MultiheadAttentionOptions(8, 2).kdim(6).vdim(6)))) {}
 
   torch::Tensor forward(const torch::Tensor& input) override {
-    return std::get<0>(attention->forward(input, input.narrow(2, 0, 6), input.narrow(2, 2, 5)));
+    return std::get<0>(attention->forward(input, input.narrow(2, 0, 6), input.narrow(2, 2, 6)));
   }
   torch::Tensor input(int step, int part) const override {
     return formula({3, kBatch, 8}, 2 * step + part, attention->out_proj->weight.scalar_type());
