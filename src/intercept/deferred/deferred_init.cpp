@@ -1,0 +1,60 @@
+#include <tessera/intercept/deferred_init.h>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/library.h>
+
+#include "intercept/deferred/history.h"
+#include "intercept/deferred/recorder.h"
+
+namespace tessera {
+namespace {
+
+/// LibTorch keeps a key for this use, which nothing in it uses. The kernel for it belongs to the process, as the table
+/// that it stands in does; it is called only on threads with a guard.
+c10::DispatchKey key_with_kernel() {
+  static auto* const library = [] {
+    auto* const made =
+        new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::DeferredInit, __FILE__, __LINE__);
+    made->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept::call_deferred>());
+    return made;
+  }();
+  static_cast<void>(library);
+  return c10::DispatchKey::DeferredInit;
+}
+
+bool covers_its_storage(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && tensor.storage_offset() == 0 && tensor.nbytes() == tensor.storage().nbytes();
+}
+
+}  // namespace
+
+DeferredInit::DeferredInit() : guard_(key_with_kernel()) {}
+
+bool is_deferred(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() && intercept::history_of(tensor.storage()) != nullptr;
+}
+
+void materialize(const at::Tensor& tensor) {
+  if (!is_deferred(tensor)) return;
+  intercept::LentBytes bytes(tensor.storage(), intercept::bytes_for(tensor.storage()));
+  bytes.fill();
+  bytes.keep();
+}
+
+void copy_values(const at::Tensor& target, const at::Tensor& source) {
+  const at::NoGradGuard no_grad;
+  if (!is_deferred(source)) {
+    target.copy_(source);
+    return;
+  }
+  const bool fits =
+      covers_its_storage(source) && target.is_contiguous() && target.scalar_type() == source.scalar_type();
+  // In place, where possible: the values never exist twice.
+  const intercept::LentBytes bytes(source.storage(), fits ? c10::DataPtr(target.mutable_data_ptr(), target.device())
+                                                          : intercept::bytes_for(source.storage()));
+  bytes.fill();
+  if (!fits) target.copy_(source);
+}
+
+}  // namespace tessera
