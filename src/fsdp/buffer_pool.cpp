@@ -36,6 +36,15 @@ struct BufferPool::State {
   std::multimap<std::size_t, std::shared_ptr<void>> free;  // by size
   std::size_t lent_bytes = 0;
   std::size_t peak_bytes = 0;
+  std::size_t held_bytes = 0;
+  OnChange on_change;
+
+  void count(std::int64_t lent_change, std::int64_t held_change) {
+    lent_bytes += static_cast<std::size_t>(lent_change);
+    held_bytes += static_cast<std::size_t>(held_change);
+    peak_bytes = std::max(peak_bytes, lent_bytes);
+    if (on_change) on_change(lent_change, held_change - lent_change);
+  }
 };
 
 BufferPool::BufferPool(Communicator comm, std::size_t buffer_bytes)
@@ -51,14 +60,14 @@ c10::DataPtr BufferPool::lend(std::size_t num_bytes) {
   const std::size_t size = std::max<std::size_t>(buffer_bytes_ > 0 ? buffer_bytes_ : num_bytes, 1);
   if (num_bytes > size) throw InternalError("a unit is larger than the buffers for units");
   auto kept = state_->free.extract(size);
-  std::shared_ptr<void> buffer = kept.empty() ? allocate(comm_, size) : std::move(kept.mapped());
-  state_->lent_bytes += num_bytes;
-  state_->peak_bytes = std::max(state_->peak_bytes, state_->lent_bytes);
+  const bool is_new = kept.empty();
+  std::shared_ptr<void> buffer = is_new ? allocate(comm_, size) : std::move(kept.mapped());
+  state_->count(static_cast<std::int64_t>(num_bytes), is_new ? static_cast<std::int64_t>(size) : 0);
   void* const bytes = buffer.get();
   auto loan = std::make_unique<Loan>(Loan{state_, std::move(buffer), size, num_bytes});
   const auto give_back = [](void* context) {
     const std::unique_ptr<Loan> ended(static_cast<Loan*>(context));
-    ended->pool->lent_bytes -= ended->num_bytes;
+    ended->pool->count(-static_cast<std::int64_t>(ended->num_bytes), 0);
     ended->pool->free.emplace(ended->buffer_bytes, std::move(ended->buffer));
   };
   return {bytes, loan.release(), give_back, c10::Device(c10::kCPU)};
@@ -66,5 +75,8 @@ c10::DataPtr BufferPool::lend(std::size_t num_bytes) {
 
 std::size_t BufferPool::lent_bytes() const { return state_->lent_bytes; }
 std::size_t BufferPool::peak_bytes() const { return state_->peak_bytes; }
+std::size_t BufferPool::held_bytes() const { return state_->held_bytes; }
+
+void BufferPool::observe(OnChange on_change) { state_->on_change = std::move(on_change); }
 
 }  // namespace tessera::fsdp

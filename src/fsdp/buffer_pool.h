@@ -5,6 +5,7 @@
 #include <c10/core/Allocator.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 namespace tessera::fsdp {
@@ -24,6 +25,12 @@ class BufferPool {
 
   std::size_t lent_bytes() const;
   std::size_t peak_bytes() const;
+  /// Of all buffers, lent or kept.
+  std::size_t held_bytes() const;
+
+  /// Told of changes: bytes that are lent, and bytes of buffers that hold nothing. Replaces the one before.
+  using OnChange = std::function<void(std::int64_t lent_bytes, std::int64_t spare_bytes)>;
+  void observe(OnChange on_change);
 
  private:
   // What was lent holds on to it, and not to the group: its own threads let go of tensors too.

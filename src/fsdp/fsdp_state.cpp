@@ -1,6 +1,7 @@
 #include "fsdp/fsdp_state.h"
 
 #include <tessera/core/error.h>
+#include <tessera/intercept/deferred_init.h>
 #include <tessera/shard/state_broadcast.h>
 
 #include <ATen/ATen.h>
@@ -13,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "fsdp/memory_recorder.h"
 #include "fsdp/tree_reduction.h"
 
 namespace tessera::fsdp {
@@ -119,9 +121,10 @@ void FsdpState::make_units() {
   // A parameter that stays whole would keep its type, and meet others in an operator that wants one.
   ModelPlan plan = plan_units(*model_, options_.auto_wrap(), is_mixed ? 0 : options_.min_num_params());
   replicated_ = std::move(plan.replicated);
-  cast_buffers(buffers().tensors, options_.buffer_dtype());
   std::vector<at::Tensor> whole = buffers().tensors;
   whole.insert(whole.end(), replicated_.tensors.begin(), replicated_.tensors.end());
+  for (const at::Tensor& tensor : whole) materialize(tensor);
+  cast_buffers(buffers().tensors, options_.buffer_dtype());
   if (options_.init_sync()) {
     broadcast_all(ranks_.shards, whole, 0);
     if (ranks_.replicas) broadcast_all(*ranks_.replicas, whole, 0);
@@ -140,10 +143,10 @@ void FsdpState::make_units() {
   sources_.emplace(ranks_.shards, static_cast<int>(plan.units.size()), one_by_one ? largest : 0,
                    // Who does not listen to operators does not hear of writes to shards.
                    options_.shared_copy() && notice_ != Notice::kCalls);
-  const BufferPool gradients(ranks_.shards, largest_gradient);
+  gradient_rows_.emplace(ranks_.shards, largest_gradient);
   for (const UnitPlan& unit : plan.units) {
     units_.push_back(std::make_unique<Unit>(unit, static_cast<int>(units_.size()), ranks_, precision_of(unit.name),
-                                            *sources_, gradients, options_.init_sync()));
+                                            *sources_, *gradient_rows_, options_.init_sync()));
     // Note [Slices in reproducible mode]
     // Kernels round the last elements of a tensor, those that fill no vector, differently than the others. A slice of a
     // parameter starts at a whole vector, and ends at one or where the parameter ends, so each element is treated as in
@@ -236,6 +239,7 @@ void FsdpState::on_parameter_use(int unit, const at::Tensor& tensor, std::string
     } else if (pass_has_broken()) {
       leave_broken_pass();
     }
+    if (const auto recorder = recorder_.lock()) recorder->pass_begins(pass);
     if (pass == Pass::kForward && phase_ == Phase::kBetween) begin_forward();
     gathers_->use(unit, pass);
   } catch (const std::exception& error) {
@@ -311,6 +315,7 @@ void FsdpState::on_gradient(int unit, std::size_t index, const at::Tensor& gradi
   raise_kept_errors();
   const Flag busy(busy_);
   begin_backward();
+  const GradientMemory counted(recorder_.lock());
   if (!gradients_->take(unit, index, gradient)) return;
   if (notice_ == Notice::kCalls) {
     on_block_gradients(unit);
@@ -329,6 +334,7 @@ void FsdpState::begin_backward() {
   enter_pass();
   if (phase_ == Phase::kBackward) return;
   phase_ = Phase::kBackward;
+  if (const auto recorder = recorder_.lock()) recorder->pass_begins(Pass::kBackward);
   gradients_->start(/*averages=*/num_no_sync_ == 0);
 }
 
@@ -356,11 +362,15 @@ void FsdpState::leave_pass(int pass) {
   if (guard_) guard_->end();
   // Passes that only ask for some gradients, as torch::autograd::grad does inside a loss, leave none behind: the
   // forward goes on, and its buffers must stay as they are.
-  if (phase_ == Phase::kBackward) {
+  const auto recorder = recorder_.lock();
+  const bool had_gradients = phase_ == Phase::kBackward;
+  if (had_gradients) {
     phase_ = Phase::kBetween;
+    const GradientMemory counted(recorder);
     gradients_->finish();
   }
   gathers_->release_all();
+  if (recorder && had_gradients) recorder->backward_ended(replicated_);
   raise_kept_errors();
 }
 

@@ -23,6 +23,8 @@
 
 namespace tessera::fsdp {
 
+class MemoryRecorder;
+
 /// Who tells that parameters are used: the operators that take them, or calls around a block (FullySharded).
 enum class Notice { kOperators, kCalls };
 
@@ -45,6 +47,11 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   const UnitRanks& ranks() const { return ranks_; }
   const FsdpOptions& options() const { return options_; }
   FsdpStatistics statistics() const;
+  /// Where gathered parameters, and gradients that are not averaged yet, lie.
+  BufferPool& rows() { return sources_->buffers(); }
+  BufferPool& gradient_rows() { return *gradient_rows_; }
+  /// Told of what happens, until it is gone.
+  void record(const std::weak_ptr<MemoryRecorder>& recorder) { recorder_ = recorder; }
 
   /// Throws ConfigError in reproducible mode, which adds up micro-batches itself.
   void enter_no_sync();
@@ -96,6 +103,7 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   FsdpOptions options_;
   NamedTensors replicated_;
   std::optional<RowSources> sources_;
+  std::optional<BufferPool> gradient_rows_;
   std::vector<std::unique_ptr<Unit>> units_;
   SamePath path_;
   std::optional<GatherSchedule> gathers_;
@@ -115,6 +123,7 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   bool busy_ = false;  // in our own operators
   std::exception_ptr kept_error_;
   FsdpStatistics statistics_;
+  std::weak_ptr<MemoryRecorder> recorder_;
 
   // With Notice::kCalls.
   struct Turns {

@@ -34,6 +34,7 @@ class RowSources {
   /// Whether all ranks read one copy.
   bool are_common() const { return milestones_.has_value(); }
   const BufferPool& buffers() const { return buffers_; }
+  BufferPool& buffers() { return buffers_; }
 
  private:
   Communicator comm_;

@@ -1,6 +1,7 @@
 #include "fsdp/unit.h"
 
 #include <tessera/core/error.h>
+#include <tessera/intercept/deferred_init.h>
 #include <tessera/shard/plain_alias.h>
 
 #include <ATen/ATen.h>
@@ -99,7 +100,7 @@ Unit::Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecisio
 void Unit::adopt_values(const UnitPlan& plan, bool init_sync) {
   at::Tensor row = at::empty({layout_.num_elements()}, at::TensorOptions(dtype_));
   clear_gaps(row);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) view_of(row, i).copy_(plan.parameters.tensors[i]);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) copy_values(view_of(row, i), plan.parameters.tensors[i]);
   if (init_sync) {
     ranks_.shards.broadcast(row, 0);
     if (ranks_.replicas) ranks_.replicas->broadcast(row, 0);

@@ -36,6 +36,8 @@ struct FsdpStatistics {
   std::uint64_t full_bytes = 0;   ///< of all parameters
   /// shard_bytes / full_bytes.
   double local_sharding_ratio() const;
+  /// What this rank need not hold of the parameters; gradients and optimizer state save as much for each copy.
+  std::uint64_t saved_bytes() const { return full_bytes - shard_bytes; }
 };
 
 /// A part of a tensor of the model, and where it belongs.

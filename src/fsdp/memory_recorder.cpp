@@ -1,0 +1,170 @@
+#include "fsdp/memory_recorder.h"
+
+#include <tessera/core/error.h>
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "fsdp/fsdp_state.h"
+
+namespace tessera::fsdp {
+namespace {
+
+TrainingPhase phase_of(Pass pass) {
+  switch (pass) {
+    case Pass::kForward:
+      return TrainingPhase::kForward;
+    case Pass::kBackward:
+      return TrainingPhase::kBackward;
+    case Pass::kEvaluation:
+      return TrainingPhase::kEvaluation;
+  }
+  throw InternalError("no such pass");
+}
+
+/// A new tensor like the parameter.
+bool makes_another(std::string_view operator_name) {
+  return operator_name.ends_with("_like") || operator_name == "aten::clone";
+}
+
+void raise_to(MemoryBytes& peaks, const MemoryBytes& others) {
+  for (std::size_t i = 0; i < kNumMemoryKinds; ++i) peaks.of_kind[i] = std::max(peaks.of_kind[i], others.of_kind[i]);
+}
+
+}  // namespace
+
+std::shared_ptr<MemoryRecorder> MemoryRecorder::make(const std::shared_ptr<FsdpState>& state, std::size_t max_phases) {
+  for (const auto& unit : state->units()) {
+    if (!unit->shard().grad().defined() && !unit->has_unreduced_gradients()) continue;
+    throw ConfigError("memory is counted from before the first backward: the parameters of \"" + unit->name() +
+                      "\" have gradients already. Make the FsdpMemory right after fully_shard()");
+  }
+  std::shared_ptr<MemoryRecorder> recorder(new MemoryRecorder(state, max_phases));
+  std::vector<at::Tensor> written = state->replicated().tensors;
+  for (const auto& unit : state->units()) written.push_back(unit->shard());
+  recorder->watch_ = intercept::Watch(written, recorder, intercept::Interest::kUsesAndEnds);
+  state->record(recorder);
+  return recorder;
+}
+
+MemoryRecorder::MemoryRecorder(std::shared_ptr<FsdpState> state, std::size_t max_phases)
+    : state_(std::move(state)),
+      max_phases_(max_phases),
+      thread_(std::this_thread::get_id()),
+      start_(std::chrono::steady_clock::now()) {
+  const Communicator& comm = state_->ranks().shards;
+  memory_.explain_failures("rank " + std::to_string(comm.world_rank()),
+                           "Parameters, gradients and optimizer are cut into " + std::to_string(comm.size()) +
+                               ": use more ranks. For gathered and spare memory use smaller units, for activations "
+                               "tessera::checkpoint() or a smaller batch");
+  count_parameters();
+  follow(state_->rows(), MemoryKind::kGathered);
+  follow(state_->gradient_rows(), MemoryKind::kGradients);
+}
+
+MemoryRecorder::~MemoryRecorder() {
+  state_->rows().observe(nullptr);
+  state_->gradient_rows().observe(nullptr);
+}
+
+void MemoryRecorder::count_parameters() {
+  for (const auto& unit : state_->units()) {
+    memory_.add(MemoryKind::kParameters, static_cast<std::int64_t>(unit->shard().nbytes()));
+  }
+  for (const at::Tensor& parameter : state_->replicated().tensors) {
+    memory_.add(MemoryKind::kParameters, static_cast<std::int64_t>(parameter.nbytes()));
+  }
+}
+
+void MemoryRecorder::follow(BufferPool& pool, MemoryKind kind) {
+  const auto count = [this, kind](std::int64_t lent_bytes, std::int64_t spare_bytes) {
+    memory_.add(kind, lent_bytes);
+    memory_.add(MemoryKind::kSpare, spare_bytes);
+  };
+  count(static_cast<std::int64_t>(pool.lent_bytes()), static_cast<std::int64_t>(pool.held_bytes() - pool.lent_bytes()));
+  pool.observe(count);
+}
+
+void MemoryRecorder::pass_begins(Pass pass) {
+  if (phase_ == phase_of(pass)) return;
+  had_pass_ = true;
+  memory_.stop_marking();
+  watch_.pause();
+  enter(phase_of(pass));
+}
+
+void MemoryRecorder::backward_ended(const NamedTensors& replicated) {
+  // Autograd made them, among all else of the pass.
+  for (const at::Tensor& parameter : replicated.tensors) {
+    if (parameter.grad().defined()) memory_.move(parameter.grad(), MemoryKind::kGradients);
+  }
+  enter(TrainingPhase::kOther);
+  memory_.start_marking();
+  watch_.resume();
+}
+
+void MemoryRecorder::on_use(const at::Tensor& /*tensor*/, std::string_view operator_name) {
+  if (std::this_thread::get_id() != thread_) return;
+  if (!had_pass_) {
+    if (num_under_way_++ > 0 || !makes_another(operator_name)) return;
+    makes_state_ = true;
+    memory_.start_marking();
+    return;
+  }
+  // An optimizer builds no graph; a forward may begin with a parameter that stays whole.
+  if (at::GradMode::is_enabled()) return;
+  if (operator_name == "aten::detach" || operator_name == "aten::alias") return;
+  if (phase_ == TrainingPhase::kOther) enter(TrainingPhase::kStep);
+  if (operator_name.ends_with('_')) memory_.move_marked(MemoryKind::kOptimizer);
+}
+
+void MemoryRecorder::on_done() {
+  if (std::this_thread::get_id() != thread_ || num_under_way_ == 0 || --num_under_way_ > 0) return;
+  // Before the first pass: some optimizers have a state from the beginning, in the parameters' shapes.
+  if (!std::exchange(makes_state_, false)) return;
+  memory_.move_marked(MemoryKind::kOptimizer);
+  memory_.stop_marking();
+}
+
+void MemoryRecorder::enter(TrainingPhase phase) {
+  phases_.push_back(present());
+  if (phases_.size() >= max_phases_) phases_.pop_front();
+  raise_to(peaks_, memory_.peaks());
+  peak_of_all_ = std::max(peak_of_all_, memory_.peak_of_all());
+  memory_.reset_peaks();
+  phase_ = phase;
+  phase_start_ = seconds();
+  ++num_phases_;
+}
+
+MemoryPhase MemoryRecorder::present() const {
+  return {.phase = phase_,
+          .start_seconds = phase_start_,
+          .seconds = seconds() - phase_start_,
+          .at_end = memory_.live(),
+          .peaks = memory_.peaks(),
+          .peak_of_all = memory_.peak_of_all()};
+}
+
+double MemoryRecorder::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+MemoryBytes MemoryRecorder::peaks() const {
+  MemoryBytes peaks = peaks_;
+  raise_to(peaks, memory_.peaks());
+  return peaks;
+}
+
+std::int64_t MemoryRecorder::peak_of_all() const { return std::max(peak_of_all_, memory_.peak_of_all()); }
+
+std::vector<MemoryPhase> MemoryRecorder::timeline() const {
+  std::vector<MemoryPhase> phases(phases_.begin(), phases_.end());
+  phases.push_back(present());
+  return phases;
+}
+
+}  // namespace tessera::fsdp
