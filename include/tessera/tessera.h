@@ -21,9 +21,12 @@
 #include <tessera/data_parallel/synchroniser.h>
 #include <tessera/data_parallel/synchroniser_options.h>
 #include <tessera/fsdp/check_optimizer.h>
+#include <tessera/fsdp/fsdp_memory.h>
 #include <tessera/fsdp/fsdp_options.h>
 #include <tessera/fsdp/fully_shard.h>
+#include <tessera/fsdp/fully_sharded.h>
 #include <tessera/fsdp/wrap_policy.h>
+#include <tessera/intercept/deferred_init.h>
 #include <tessera/mesh/axis_layout.h>
 #include <tessera/mesh/device_mesh.h>
 #include <tessera/mesh/layout_warnings.h>
