@@ -171,7 +171,7 @@ class Arguments {
     if (tensor.nbytes() <= kCopiedBytes) {
       at::Tensor copy = tensor.detach().clone();
       // A number of the program: it takes part in choosing a result's type as a number, not as a tensor.
-      copy.unsafeGetTensorImpl()->set_wrapped_number(impl->is_wrapped_number());
+      if (impl->is_wrapped_number()) copy.unsafeGetTensorImpl()->set_wrapped_number(true);
       return copy;
     }
     // Not the program's tensor itself, which may be given other memory; but one that notices when it is written.
@@ -222,7 +222,8 @@ void run_and_forget(const c10::OperatorHandle& op, const Arguments& arguments, S
   std::optional<Call> origin;
   // Before it runs: it may draw random numbers.
   const bool is_empty = op.schema().name().starts_with("aten::empty") || op.schema().name() == "aten::new_empty";
-  if (!is_empty && draws_random_numbers(op.schema().name())) origin = arguments.remembered_for(c10::Storage());
+  if (!is_empty && !op.schema().is_mutable() && draws_random_numbers(op.schema().name()))
+    origin = arguments.remembered_for(c10::Storage());
   {
     std::deque<LentBytes> lent;
     for (const at::Tensor& tensor : arguments.deferred()) {
