@@ -2,7 +2,7 @@
 
 #include <tessera/shard/named_tensors.h>
 
-#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -13,10 +13,6 @@
 
 #include "fsdp/same_path.h"
 #include "fsdp/unit.h"
-
-namespace torch::autograd {
-struct Node;
-}  // namespace torch::autograd
 
 namespace tessera::fsdp {
 

@@ -11,6 +11,7 @@
 #include <torch/utils.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include <cstdio>
@@ -44,6 +45,10 @@ struct Net : torch::nn::Module {
   std::vector<torch::nn::Linear> layers;
 };
 
+/// glibc before 2.38 cannot fill the hole of an aligned block with another one of its size: each large tensor that came
+/// and went would stay with the process. Beyond this size blocks are mappings of their own. See the guide.
+void return_large_blocks() { require(mallopt(M_MMAP_THRESHOLD, 1 << 20) == 1, "malloc takes no threshold"); }
+
 void limit_memory() {
   const rlimit limit{static_cast<rlim_t>(kLimit), static_cast<rlim_t>(kLimit)};
   require(setrlimit(RLIMIT_DATA, &limit) == 0, "no limit could be set");
@@ -60,6 +65,7 @@ std::int64_t own_bytes(const std::string& file, const std::string& key) {
 
 /// BACKEND: three steps of AdamW; the loss falls.
 void train(const Arguments& arguments) {
+  return_large_blocks();
   limit_memory();
   const World world = init(WorldOptions().backend(arguments.at(0)).timeout(std::chrono::seconds(120)));
   torch::manual_seed(1);
@@ -72,7 +78,7 @@ void train(const Arguments& arguments) {
   const std::int64_t state_bytes = 4 * static_cast<std::int64_t>(sharded.statistics().full_bytes);
   require(state_bytes > kLimit, "the training state would fit");
   FsdpMemory memory(sharded);
-  torch::optim::AdamW optimizer(sharded.parameters(), torch::optim::AdamWOptions(1e-3));
+  torch::optim::AdamW optimizer(sharded.parameters(), torch::optim::AdamWOptions(1e-5));
   const torch::Tensor input = torch::linspace(-1, 1, 4 * kWidth).view({4, kWidth});
   std::vector<double> losses;
   std::int64_t most_shared_once = 0;
