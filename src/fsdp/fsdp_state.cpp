@@ -30,7 +30,7 @@ bool only_looks(std::string_view operator_name) {
 void cast_buffers(const std::vector<at::Tensor>& buffers, c10::ScalarType dtype) {
   if (dtype == c10::ScalarType::Undefined) return;
   const at::NoGradGuard no_grad;
-  for (at::Tensor buffer : buffers) {
+  for (const at::Tensor& buffer : buffers) {
     if (buffer.is_floating_point()) buffer.set_data(buffer.to(dtype));
   }
 }

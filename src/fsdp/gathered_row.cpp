@@ -6,11 +6,8 @@
 
 namespace tessera::fsdp {
 
-GatheredRow::GatheredRow(Communicator comm, Partition partition, at::ScalarType shard_dtype, BufferPool buffers)
-    : comm_(std::move(comm)),
-      partition_(std::move(partition)),
-      shard_dtype_(shard_dtype),
-      buffers_(std::move(buffers)) {}
+GatheredRow::GatheredRow(Communicator comm, const Partition& partition, at::ScalarType shard_dtype, BufferPool buffers)
+    : comm_(std::move(comm)), partition_(partition), shard_dtype_(shard_dtype), buffers_(std::move(buffers)) {}
 
 at::Tensor GatheredRow::make_shard() const {
   return comm_.empty({partition_.of(comm_.rank()).size}, at::TensorOptions(shard_dtype_));

@@ -11,7 +11,7 @@ namespace tessera::fsdp {
 /// A row that every rank assembles from the others' parts, in memory of its own.
 class GatheredRow : public RowSource {
  public:
-  GatheredRow(Communicator comm, Partition partition, at::ScalarType shard_dtype, BufferPool buffers);
+  GatheredRow(Communicator comm, const Partition& partition, at::ScalarType shard_dtype, BufferPool buffers);
 
   at::Tensor make_shard() const override;
   void start(HollowStorage& row, const at::Tensor& shard) override;

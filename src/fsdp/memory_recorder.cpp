@@ -109,7 +109,8 @@ void MemoryRecorder::backward_ended(const NamedTensors& replicated) {
 void MemoryRecorder::on_use(const at::Tensor& /*tensor*/, std::string_view operator_name) {
   if (std::this_thread::get_id() != thread_) return;
   if (!had_pass_) {
-    if (num_under_way_++ > 0 || !makes_another(operator_name)) return;
+    ++num_under_way_;
+    if (num_under_way_ > 1 || !makes_another(operator_name)) return;
     makes_state_ = true;
     memory_.start_marking();
     return;
@@ -122,7 +123,9 @@ void MemoryRecorder::on_use(const at::Tensor& /*tensor*/, std::string_view opera
 }
 
 void MemoryRecorder::on_done() {
-  if (std::this_thread::get_id() != thread_ || num_under_way_ == 0 || --num_under_way_ > 0) return;
+  if (std::this_thread::get_id() != thread_ || num_under_way_ == 0) return;
+  --num_under_way_;
+  if (num_under_way_ > 0) return;
   // Before the first pass: some optimizers have a state from the beginning, in the parameters' shapes.
   if (!std::exchange(makes_state_, false)) return;
   memory_.move_marked(MemoryKind::kOptimizer);

@@ -26,7 +26,7 @@ struct Net : torch::nn::Module {
   explicit Net(int num_layers) {
     embedding = register_module("embedding", torch::nn::Embedding(300, 128));
     for (int i = 0; i < num_layers; ++i) {
-      layers.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(128, 128)));
+      layers.emplace_back(register_module("layer" + std::to_string(i), torch::nn::Linear(128, 128)));
     }
     norm = register_module("norm", torch::nn::BatchNorm1d(128));
     const torch::NoGradGuard no_grad;

@@ -26,7 +26,7 @@ struct LayersImpl : torch::nn::Module {
   explicit LayersImpl(int num_layers, std::int64_t width = 8) {
     const torch::NoGradGuard no_grad;
     for (int i = 0; i < num_layers; ++i) {
-      layers.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(width, width)));
+      layers.emplace_back(register_module("layer" + std::to_string(i), torch::nn::Linear(width, width)));
       layers.back()->to(torch::kDouble);
       layers.back()->weight.copy_(torch::arange(width * width, torch::kDouble).sin().view({width, width}) * (i + 1));
       layers.back()->bias.fill_(0.1 * i);

@@ -33,7 +33,7 @@ struct Net : torch::nn::Module {
   Net() {
     const std::vector<std::int64_t> widths{96, 97, 91, 128, 64, 96, 10};
     for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
-      layers.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(widths[i], widths[i + 1])));
+      layers.emplace_back(register_module("layer" + std::to_string(i), torch::nn::Linear(widths[i], widths[i + 1])));
     }
   }
   torch::Tensor forward(torch::Tensor x) {

@@ -16,12 +16,12 @@ struct Tied : Chain {
     // One tensor, registered in two modules.
     fourth->weight = fourth->register_parameter("tied", second->weight);
   }
-  at::Tensor forward(const at::Tensor& x) { return third(torch::tanh(fourth(torch::tanh(second(first(x)))))); }
+  at::Tensor forward(const at::Tensor& x) override { return third(torch::tanh(fourth(torch::tanh(second(first(x)))))); }
   nn::Linear fourth{nullptr};
 };
 
 struct Shared : Chain {
-  at::Tensor forward(const at::Tensor& x) { return third(second(torch::tanh(second(torch::tanh(first(x)))))); }
+  at::Tensor forward(const at::Tensor& x) override { return third(second(torch::tanh(second(torch::tanh(first(x)))))); }
 };
 
 struct Frozen : Chain {
@@ -44,7 +44,7 @@ struct WithBuffers : Chain {
     calls = register_buffer("calls", torch::zeros({1}, at::kDouble));
     to(at::kDouble);
   }
-  at::Tensor forward(const at::Tensor& x) {
+  at::Tensor forward(const at::Tensor& x) override {
     const torch::NoGradGuard no_grad;
     calls += x.detach().sum();
     const at::AutoGradMode grad(true);
@@ -57,7 +57,7 @@ struct WithBuffers : Chain {
 struct TwoTypes : Chain {
   TwoTypes()
       : low(register_module("low", nn::Linear(8, 8))), low_scale(register_parameter("low_scale", torch::ones({8}))) {}
-  at::Tensor forward(const at::Tensor& x) {
+  at::Tensor forward(const at::Tensor& x) override {
     const auto single = low(first(x).to(at::kFloat)) * low_scale;
     return third(torch::tanh(second(single.to(at::kDouble))));
   }
@@ -116,7 +116,7 @@ TEST(ShardedModels, MayMixTypes) {
 TEST(ShardedModels, MayHaveFewerElementsThanRanks) {
   struct Small : nn::Module {
     Small() : scale(register_parameter("scale", torch::ones({2}, at::kDouble))) {}
-    at::Tensor forward(const at::Tensor& x) { return x.narrow(1, 0, 2) * scale; }
+    at::Tensor forward(const at::Tensor& x) const { return x.narrow(1, 0, 2) * scale; }
     at::Tensor scale;
   };
   const auto watch = [](const ShardedModel& sharded, Small&) {

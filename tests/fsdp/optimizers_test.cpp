@@ -71,7 +71,9 @@ TEST(OriginalParameters, MayBeGroupedByName) {
 
 /// One of the two middle layers is left out; with data that differs between ranks, on one rank only.
 struct Choice : Chain {
-  at::Tensor forward(const at::Tensor& x) { return third(torch::tanh((uses_second ? second : spare)(first(x)))); }
+  at::Tensor forward(const at::Tensor& x) override {
+    return third(torch::tanh((uses_second ? second : spare)(first(x))));
+  }
   torch::nn::Linear spare = register_module("spare", [] {
     torch::nn::Linear layer(8, 8);
     layer->to(at::kDouble);

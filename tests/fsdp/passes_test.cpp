@@ -140,7 +140,7 @@ TEST(ShardedPasses, EvaluateBetweenSteps) {
 }
 
 struct Fork : Chain {
-  at::Tensor forward(const at::Tensor& x, bool detour) {
+  at::Tensor walk(const at::Tensor& x, bool detour) {
     const auto y = torch::tanh(first(x));
     return third(detour ? torch::tanh(second(y)) : y);
   }
@@ -148,7 +148,7 @@ struct Fork : Chain {
 
 TEST(ShardedPasses, LearnAnotherPath) {
   const auto pass = [](Fork& model, int step, int part, double share) {
-    const auto output = model.forward(chain_input(step, part), step / 3 % 2 == 0);
+    const auto output = model.walk(chain_input(step, part), step / 3 % 2 == 0);
     ((output - wave({kBatch, 2}, step)).square().mean() * share).backward();
   };
   expect_same_as_alone<Fork>({.pass = pass, .num_ranks = 3, .num_steps = 12});
@@ -162,7 +162,7 @@ TEST(ShardedPasses, GatherEachUnitOncePerPassWhenThePathIsKnown) {
     torch::optim::SGD optimizer(sharded.parameters(), 0.1);
     const auto gathers_of_step = [&](bool detour) {
       const auto before = sharded.statistics().num_gathers;
-      model->forward(chain_input(0, world.rank()), detour).square().mean().backward();
+      model->walk(chain_input(0, world.rank()), detour).square().mean().backward();
       optimizer.step();
       return sharded.statistics().num_gathers - before;
     };
@@ -179,7 +179,7 @@ TEST(ShardedPasses, GatherEachUnitOncePerPassWhenThePathIsKnown) {
 }
 
 struct Fragile : Chain {
-  at::Tensor forward(const at::Tensor& x) {
+  at::Tensor forward(const at::Tensor& x) override {
     const auto y = torch::tanh(second(torch::tanh(first(x))));
     if (fails) throw std::runtime_error("on purpose");
     return third(y);
@@ -215,7 +215,7 @@ struct Trap : torch::autograd::Function<Trap> {
 };
 
 struct Trapped : Chain {
-  at::Tensor forward(const at::Tensor& x) {
+  at::Tensor forward(const at::Tensor& x) override {
     return third(torch::tanh(second(Trap::apply(torch::tanh(first(x)), fails))));
   }
   bool fails = false;

@@ -98,7 +98,8 @@ TEST(ShardedState, SlicesShareMemoryWithWhatIsTrained) {
 /// Eight equal layers, with buffers in between.
 struct Tower : torch::nn::Module {
   Tower() {
-    for (int i = 0; i < 8; ++i) layers.push_back(register_module("l" + std::to_string(i), torch::nn::Linear(16, 16)));
+    for (int i = 0; i < 8; ++i)
+      layers.emplace_back(register_module("l" + std::to_string(i), torch::nn::Linear(16, 16)));
     to(at::kDouble);
   }
   at::Tensor forward(at::Tensor x) {

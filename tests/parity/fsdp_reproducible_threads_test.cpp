@@ -4,6 +4,7 @@
 
 #include <ATen/Parallel.h>
 #include <torch/nn/modules.h>
+#include <torch/optim/sgd.h>
 #include <gtest/gtest.h>
 
 #include <functional>

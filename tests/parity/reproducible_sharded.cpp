@@ -36,7 +36,7 @@ ShardedModel shard(const std::shared_ptr<ParityModel>& model, const std::string&
 /// Sleeps now and then when an operator takes a parameter: just before it is gathered, or just after.
 class GatherDelays : public intercept::Listener {
  public:
-  GatherDelays(Disturbance disturbance, int rank) : sleeper_(rarer(disturbance), 1000 + rank) {}
+  GatherDelays(const Disturbance& disturbance, int rank) : sleeper_(rarer(disturbance), 1000 + rank) {}
   void on_use(const at::Tensor& /*tensor*/, std::string_view /*operator_name*/) override {
     if (std::this_thread::get_id() == thread_) sleeper_.maybe_sleep();
   }

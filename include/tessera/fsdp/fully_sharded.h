@@ -60,7 +60,7 @@ namespace detail {
 
 /// A forward of any kind.
 template <class Derived, class Block>
-struct BlockForward {
+struct BlockForward {  // NOLINT(bugprone-crtp-constructor-accessibility): a base of FullySharded alone
   template <class... Inputs>
   auto forward(Inputs&&... inputs) {
     return static_cast<Derived*>(this)->run(std::forward<Inputs>(inputs)...);

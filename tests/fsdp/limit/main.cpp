@@ -35,7 +35,7 @@ struct Net : torch::nn::Module {
   Net() {
     for (int i = 0; i < kNumLayers; ++i) {
       const auto options = torch::nn::LinearOptions(kWidth, kWidth).bias(false);
-      layers.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(options)));
+      layers.emplace_back(register_module("layer" + std::to_string(i), torch::nn::Linear(options)));
     }
   }
   torch::Tensor forward(torch::Tensor x) {

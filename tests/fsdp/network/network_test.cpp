@@ -1,9 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 
 #include "launch/two_networks.h"
@@ -32,10 +32,10 @@ class ShardedOverTwoNetworks : public ::testing::Test {
     Traffic traffic;
     const std::string output = zero->output();
     const auto begin = output.find("sent ");
-    EXPECT_EQ(std::sscanf(output.c_str() + (begin == std::string::npos ? 0 : begin), "sent %lf of %lf", &traffic.sent,
-                          &traffic.model),
-              2)
-        << output;
+    std::istringstream line(begin == std::string::npos ? "" : output.substr(begin));
+    std::string word;
+    line >> word >> traffic.sent >> word >> traffic.model;
+    EXPECT_FALSE(line.fail()) << output;
     return traffic;
   }
 

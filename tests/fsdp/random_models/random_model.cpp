@@ -124,7 +124,7 @@ class Builder {
   }
 
   NodePtr recomputed(int depth) {
-    const auto inner = subtree(depth - 1);
+    auto inner = subtree(depth - 1);
     if (inner->changes_buffers()) return inner;
     const auto node = with("recomputed");
     node->adopt(inner);
