@@ -107,8 +107,8 @@ void load_hugging_face(Gpt2& model, const SafetensorsFolder& weights) {
   }
 }
 
-NamedTensors to_hugging_face(const Gpt2& model) {
-  NamedTensors tensors;
+TensorsByName to_hugging_face(const Gpt2& model) {
+  TensorsByName tensors;
   for (const auto& item : model->named_parameters()) {
     const at::Tensor weight = item.value().detach();
     tensors.emplace(std::string(kPrefix) + item.key(),

@@ -21,7 +21,7 @@ namespace tessera::models {
 void load_hugging_face(Gpt2& model, const SafetensorsFolder& weights);
 
 /// The weights under the names and in the shapes of GPT2LMHeadModel, in memory of their own.
-NamedTensors to_hugging_face(const Gpt2& model);
+TensorsByName to_hugging_face(const Gpt2& model);
 
 /// A config.json of `transformers`. What it may say and Gpt2 has not (another activation, attention scaled by layer, an
 /// untied output layer) is refused. Throws ConfigError; `origin` names the text.

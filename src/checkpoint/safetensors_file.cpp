@@ -49,9 +49,9 @@ at::Tensor SafetensorsFile::read_slice(const std::string& name, const TensorSlic
   return part;
 }
 
-NamedTensors load_safetensors(const std::filesystem::path& path) {
+TensorsByName load_safetensors(const std::filesystem::path& path) {
   const SafetensorsFile file(path);
-  NamedTensors tensors;
+  TensorsByName tensors;
   for (const StoredTensor& stored : file.layout().tensors()) tensors.emplace(stored.name, file.read(stored.name));
   return tensors;
 }

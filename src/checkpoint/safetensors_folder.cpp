@@ -24,7 +24,7 @@ SafetensorsIndex read_index(const fs::path& path) {
 }
 
 /// The files of a save, in order: each a list of names.
-std::vector<std::vector<std::string>> divide(const NamedTensors& tensors, std::uint64_t max_file_bytes) {
+std::vector<std::vector<std::string>> divide(const TensorsByName& tensors, std::uint64_t max_file_bytes) {
   std::vector<std::vector<std::string>> files(1);
   std::uint64_t num_bytes = 0;
   for (const auto& [name, tensor] : tensors) {
@@ -122,7 +122,7 @@ at::Tensor SafetensorsFolder::read_slice(const std::string& name, const TensorSl
   return file_with(name).read_slice(name, slice);
 }
 
-void save_safetensors_folder(const fs::path& folder, const NamedTensors& tensors,
+void save_safetensors_folder(const fs::path& folder, const TensorsByName& tensors,
                              const SafetensorsLayout::Metadata& metadata, std::uint64_t max_file_bytes) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -132,7 +132,7 @@ void save_safetensors_folder(const fs::path& folder, const NamedTensors& tensors
   SafetensorsIndex index;
   for (std::size_t i = 0; i < files.size(); ++i) {
     const std::string file = shard_name(i, files.size());
-    NamedTensors part;
+    TensorsByName part;
     for (const std::string& name : files[i]) {
       part.emplace(name, tensors.at(name));
       index.file_of.emplace(name, file);

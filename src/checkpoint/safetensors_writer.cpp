@@ -111,7 +111,7 @@ void SafetensorsWriter::commit() {
   state_->file.commit();
 }
 
-void save_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
+void save_safetensors(const std::filesystem::path& path, const TensorsByName& tensors,
                       const SafetensorsLayout::Metadata& metadata) {
   std::vector<StoredTensor> list;
   for (const auto& [name, tensor] : tensors) {

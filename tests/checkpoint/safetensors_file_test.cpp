@@ -18,9 +18,9 @@ using testing::TemporaryFolder;
 const std::filesystem::path kReference = TESSERA_REFERENCE_FOLDER;
 
 /// As tests/checkpoint/reference/make writes them.
-NamedTensors reference_tensors() {
+TensorsByName reference_tensors() {
   const at::Tensor numbers = at::arange(6, at::kFloat).view({2, 3});
-  NamedTensors tensors;
+  TensorsByName tensors;
   for (const auto type : {at::kBool, at::kByte, at::kChar, at::kFloat8_e5m2, at::kFloat8_e4m3fn, at::kFloat8_e8m0fnu,
                           at::kShort, at::kUInt16, at::kHalf, at::kBFloat16, at::kInt, at::kUInt32, at::kFloat,
                           at::kComplexFloat, at::kDouble, at::kLong, at::kUInt64}) {
@@ -40,7 +40,7 @@ bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
 
 TEST(SafetensorsFile, ReadsWhatThePythonLibraryWrote) {
   const SafetensorsFile file(kReference / "every_dtype.safetensors");
-  const NamedTensors expected = reference_tensors();
+  const TensorsByName expected = reference_tensors();
   EXPECT_EQ(file.layout().tensors().size(), expected.size());
   for (const auto& [name, tensor] : expected) EXPECT_TRUE(same_bytes(file.read(name), tensor)) << name;
   EXPECT_EQ(file.layout().metadata(), (SafetensorsLayout::Metadata{{"format", "pt"}}));

@@ -15,13 +15,13 @@ using testing::expect_parts;
 using testing::message_of;
 using testing::TemporaryFolder;
 
-NamedTensors five_tensors() {
-  NamedTensors tensors;
+TensorsByName five_tensors() {
+  TensorsByName tensors;
   for (int i = 0; i < 5; ++i) tensors.emplace("layer." + std::to_string(i), at::full({10}, i, at::kFloat));
   return tensors;
 }
 
-void expect_same(const SafetensorsFolder& folder, const NamedTensors& expected) {
+void expect_same(const SafetensorsFolder& folder, const TensorsByName& expected) {
   EXPECT_EQ(folder.names().size(), expected.size());
   for (const auto& [name, tensor] : expected) EXPECT_TRUE(at::equal(folder.read(name), tensor)) << name;
 }

@@ -32,7 +32,7 @@ TEST(SafetensorsWriter, PutsTheSlicesOfRanksTogether) {
   writer.write_slice("bias", {{3}, {3}}, bias().narrow(0, 3, 3));
   writer.write_slice("bias", {{0}, {3}}, bias().narrow(0, 0, 3));
   writer.commit();
-  const NamedTensors read = load_safetensors(folder.file("f"));
+  const TensorsByName read = load_safetensors(folder.file("f"));
   EXPECT_TRUE(at::equal(read.at("matrix"), matrix()));
   EXPECT_TRUE(at::equal(read.at("bias"), bias()));
 }

@@ -26,8 +26,8 @@ void expect_same(const Gpt2& a, const Gpt2& b) {
 }
 
 /// The model's weights under names without "transformer.", as the first files had them.
-NamedTensors old_names(const Gpt2& model) {
-  NamedTensors tensors;
+TensorsByName old_names(const Gpt2& model) {
+  TensorsByName tensors;
   for (const auto& [name, tensor] : to_hugging_face(model)) {
     tensors.emplace(name.substr(std::string("transformer.").size()), tensor);
   }
@@ -47,7 +47,7 @@ TEST(HuggingFace, GetsAModelBackAsItWas) {
 
 TEST(HuggingFace, KeepsMatricesTheOtherWayRound) {
   const Gpt2 model = small_gpt2();
-  const NamedTensors tensors = to_hugging_face(model);
+  const TensorsByName tensors = to_hugging_face(model);
   EXPECT_EQ(tensors.size(), model->parameters().size());
   EXPECT_EQ(tensors.at("transformer.h.0.attn.c_attn.weight").sizes(), at::IntArrayRef({24, 72}));
   EXPECT_EQ(tensors.at("transformer.h.1.mlp.c_proj.weight").sizes(), at::IntArrayRef({96, 24}));
@@ -59,7 +59,7 @@ TEST(HuggingFace, KeepsMatricesTheOtherWayRound) {
 TEST(HuggingFace, ReadsOldNamesMasksAndAHeadThatIsTied) {
   const TemporaryFolder folder;
   const Gpt2 model = small_gpt2();
-  NamedTensors tensors = old_names(model);
+  TensorsByName tensors = old_names(model);
   tensors.emplace("h.0.attn.bias", at::ones({1, 1, 16, 16}).tril());
   tensors.emplace("h.1.attn.masked_bias", at::scalar_tensor(-1e4));
   tensors.emplace("lm_head.weight", tensors.at("wte.weight"));
@@ -83,7 +83,7 @@ TEST(HuggingFace, ConvertsToTheTypeOfTheModel) {
 TEST(HuggingFace, RefusesOtherWeightsAndLeavesTheModelAlone) {
   const TemporaryFolder folder;
   const Gpt2 model = small_gpt2();
-  NamedTensors tensors = old_names(model);
+  TensorsByName tensors = old_names(model);
   tensors.erase("h.0.ln_1.weight");
   tensors.at("h.1.mlp.c_fc.weight") = tensors.at("h.1.mlp.c_fc.weight").t().contiguous();
   tensors.at("ln_f.bias") = tensors.at("ln_f.bias").to(at::kLong);

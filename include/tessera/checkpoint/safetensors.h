@@ -80,12 +80,12 @@ class SafetensorsWriter {
   std::unique_ptr<State> state_;
 };
 
-using NamedTensors = std::map<std::string, at::Tensor>;
+using TensorsByName = std::map<std::string, at::Tensor>;
 
 /// All tensors of a file.
-NamedTensors load_safetensors(const std::filesystem::path& path);
+TensorsByName load_safetensors(const std::filesystem::path& path);
 /// Blocks: for the disk.
-void save_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
+void save_safetensors(const std::filesystem::path& path, const TensorsByName& tensors,
                       const SafetensorsLayout::Metadata& metadata = {});
 
 }  // namespace tessera

@@ -42,7 +42,7 @@ class SafetensorsFolder {
 /// tensor may be larger. Each file is atomic, several together are not: for all or nothing save into a new folder.
 /// Throws ConfigError when the folder holds the other form already, which readers would take for the newer.
 /// Blocks: for the disk.
-void save_safetensors_folder(const std::filesystem::path& folder, const NamedTensors& tensors,
+void save_safetensors_folder(const std::filesystem::path& folder, const TensorsByName& tensors,
                              const SafetensorsLayout::Metadata& metadata = {},
                              std::uint64_t max_file_bytes = std::uint64_t{5} << 30);
 

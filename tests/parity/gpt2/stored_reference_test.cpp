@@ -14,7 +14,7 @@ double largest_difference(const at::Tensor& a, const at::Tensor& b) {
 }
 
 TEST(Gpt2Reference, GivesTheLogitsAndLossesOfTransformers) {
-  const NamedTensors expected = load_safetensors(kReference / "python.safetensors");
+  const TensorsByName expected = load_safetensors(kReference / "python.safetensors");
   const Replay replay = replay_gpt2(kReference);
   ASSERT_EQ(replay.logits.sizes(), expected.at("logits").sizes());
   EXPECT_LT(largest_difference(replay.logits, expected.at("logits")), 1e-5);
