@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "support/error_message.h"
@@ -150,23 +151,27 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(
         ::testing::Values(1, 2, 4),
         ::testing::Values(
-            OptimizerCase{"Sgd", 0,
-                          [](Parameters p) { return made<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1)); }},
+            OptimizerCase{
+                "Sgd", 0,
+                [](Parameters p) { return made<torch::optim::SGD>(std::move(p), torch::optim::SGDOptions(0.1)); }},
             OptimizerCase{"Momentum", 1,
                           [](Parameters p) {
                             return made<torch::optim::SGD>(
-                                p, torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01));
+                                std::move(p), torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01));
                           }},
-            OptimizerCase{"AdamW", 2,
-                          [](Parameters p) { return made<torch::optim::AdamW>(p, torch::optim::AdamWOptions(0.1)); }},
+            OptimizerCase{
+                "AdamW", 2,
+                [](Parameters p) { return made<torch::optim::AdamW>(std::move(p), torch::optim::AdamWOptions(0.1)); }},
             OptimizerCase{"FusedAdamW", 2,
-                          [](Parameters p) { return made<optim::AdamW>(p, optim::AdamWOptions(0.1)); }},
-            OptimizerCase{
-                "Adagrad", 1,
-                [](Parameters p) { return made<torch::optim::Adagrad>(p, torch::optim::AdagradOptions(0.1)); }},
-            OptimizerCase{
-                "RmsProp", 1,
-                [](Parameters p) { return made<torch::optim::RMSprop>(p, torch::optim::RMSpropOptions(0.1)); }})),
+                          [](Parameters p) { return made<optim::AdamW>(std::move(p), optim::AdamWOptions(0.1)); }},
+            OptimizerCase{"Adagrad", 1,
+                          [](Parameters p) {
+                            return made<torch::optim::Adagrad>(std::move(p), torch::optim::AdagradOptions(0.1));
+                          }},
+            OptimizerCase{"RmsProp", 1,
+                          [](Parameters p) {
+                            return made<torch::optim::RMSprop>(std::move(p), torch::optim::RMSpropOptions(0.1));
+                          }})),
     [](const auto& one) { return std::get<1>(one.param).name + "On" + std::to_string(std::get<0>(one.param)); });
 
 struct Prefetch {
