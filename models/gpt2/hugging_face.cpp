@@ -1,6 +1,6 @@
 #include "gpt2/hugging_face.h"
 
-#include <tessera/checkpoint/atomic_file.h>
+#include <tessera/core/atomic_file.h>
 #include <tessera/core/error.h>
 
 #include <ATen/core/grad_mode.h>

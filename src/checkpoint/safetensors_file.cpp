@@ -1,12 +1,12 @@
 #include <tessera/checkpoint/safetensors.h>
 #include <tessera/core/error.h>
+#include <tessera/core/mapped_file.h>
 
 #include <ATen/ops/empty.h>
 
 #include <bit>
 #include <cstring>
 
-#include "checkpoint/mapped_file.h"
 #include "checkpoint/safetensors_header.h"
 #include "checkpoint/slice_runs.h"
 
@@ -17,7 +17,7 @@ static_assert(std::endian::native == std::endian::little,
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
     : path_(path),
-      file_(std::make_shared<checkpoints::MappedFile>(path)),
+      file_(std::make_shared<MappedFile>(path)),
       layout_(std::make_shared<SafetensorsLayout>(SafetensorsLayout::parse(file_->bytes(), path.string()))) {}
 
 std::span<const std::byte> SafetensorsFile::bytes(const std::string& name) const {

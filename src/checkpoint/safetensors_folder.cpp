@@ -1,9 +1,9 @@
-#include <tessera/checkpoint/atomic_file.h>
 #include <tessera/checkpoint/safetensors_folder.h>
 #include <tessera/checkpoint/safetensors_index.h>
+#include <tessera/core/atomic_file.h>
 #include <tessera/core/error.h>
+#include <tessera/core/mapped_file.h>
 
-#include "checkpoint/mapped_file.h"
 #include "checkpoint/safetensors_header.h"
 
 namespace tessera {
@@ -13,14 +13,13 @@ using checkpoints::shown;
 namespace fs = std::filesystem;
 
 SafetensorsIndex read_index(const fs::path& path) {
-  const checkpoints::MappedFile file(path);
+  const MappedFile file(path);
   if (file.bytes().size() > SafetensorsLayout::kMaxHeaderBytes) {
     throw StorageError(path.string() + ": expected an index of at most " +
                        std::to_string(SafetensorsLayout::kMaxHeaderBytes) + " bytes, found " +
                        std::to_string(file.bytes().size()));
   }
-  return SafetensorsIndex::parse({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()},
-                                 path.string());
+  return SafetensorsIndex::parse(file.text(), path.string());
 }
 
 /// The files of a save, in order: each a list of names.

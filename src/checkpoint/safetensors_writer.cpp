@@ -1,5 +1,5 @@
-#include <tessera/checkpoint/atomic_file.h>
 #include <tessera/checkpoint/safetensors.h>
+#include <tessera/core/atomic_file.h>
 #include <tessera/core/error.h>
 
 #include <ATen/core/grad_mode.h>

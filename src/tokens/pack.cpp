@@ -1,10 +1,10 @@
 #include <tessera/core/error.h>
+#include <tessera/core/mapped_file.h>
 #include <tessera/tokens/pack.h>
 #include <tessera/tokens/token_writer.h>
 
 #include "tokens/documents.h"
 #include "tokens/llmc_header.h"
-#include "tokens/mapped_file.h"
 
 namespace tessera {
 namespace {
@@ -79,7 +79,7 @@ PackSummary pack(const std::vector<std::filesystem::path>& inputs, const std::fi
   PackSummary summary;
   std::vector<std::int64_t> found;
   for (const auto& input : inputs) {
-    const tokens::MappedFile file(input);
+    const MappedFile file(input);
     std::int64_t number = 0;
     tokens::for_each_document(file.text(), settings.unit, [&](std::string_view text) {
       found.clear();

@@ -25,8 +25,8 @@ std::filesystem::path with_end(const std::filesystem::path& path, const char* en
 }
 
 std::shared_ptr<TokenFile::State> open_megatron(const std::filesystem::path& index_path,
-                                                std::unique_ptr<tokens::MappedFile> data) {
-  auto index = std::make_unique<tokens::MappedFile>(index_path);
+                                                std::unique_ptr<MappedFile> data) {
+  auto index = std::make_unique<MappedFile>(index_path);
   auto state = tokens::megatron_state(index->bytes(), index->name(), data->bytes(), data->name());
   state->index_file = std::move(index);
   state->data_file = std::move(data);
@@ -35,7 +35,7 @@ std::shared_ptr<TokenFile::State> open_megatron(const std::filesystem::path& ind
 
 /// A .bin, or any other name that exists.
 std::shared_ptr<TokenFile::State> open_data(const std::filesystem::path& path) {
-  auto data = std::make_unique<tokens::MappedFile>(path);
+  auto data = std::make_unique<MappedFile>(path);
   auto index_path = path;
   index_path.replace_extension(".idx");
   if (!tokens::is_llmc(data->bytes()) && path.extension() == ".bin" && std::filesystem::exists(index_path)) {
@@ -93,11 +93,10 @@ std::shared_ptr<TokenFile::State> llmc_state(std::span<const std::byte> data, co
 TokenFile TokenFile::open(const std::filesystem::path& path) {
   if (path.extension() == ".idx") {
     auto data_path = path;
-    return TokenFile(open_megatron(path, std::make_unique<tokens::MappedFile>(data_path.replace_extension(".bin"))));
+    return TokenFile(open_megatron(path, std::make_unique<MappedFile>(data_path.replace_extension(".bin"))));
   }
   if (!std::filesystem::exists(path) && std::filesystem::exists(with_end(path, ".idx"))) {
-    return TokenFile(
-        open_megatron(with_end(path, ".idx"), std::make_unique<tokens::MappedFile>(with_end(path, ".bin"))));
+    return TokenFile(open_megatron(with_end(path, ".idx"), std::make_unique<MappedFile>(with_end(path, ".bin"))));
   }
   return TokenFile(open_data(path));
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tessera/core/mapped_file.h>
 #include <tessera/tokens/token_file.h>
 
 #include <memory>
@@ -7,7 +8,6 @@
 #include <span>
 #include <string>
 
-#include "tokens/mapped_file.h"
 #include "tokens/megatron_index.h"
 
 namespace tessera {
@@ -19,8 +19,8 @@ struct TokenFile::State {
   std::int64_t num_tokens = 0;
   std::span<const std::byte> data;
   std::optional<tokens::MegatronIndex> index;
-  std::unique_ptr<tokens::MappedFile> data_file;  ///< what the above points into; null when others keep it
-  std::unique_ptr<tokens::MappedFile> index_file;
+  std::unique_ptr<MappedFile> data_file;  ///< what the above points into; null when others keep it
+  std::unique_ptr<MappedFile> index_file;
 };
 
 namespace tokens {

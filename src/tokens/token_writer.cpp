@@ -1,3 +1,4 @@
+#include <tessera/core/atomic_file.h>
 #include <tessera/core/error.h>
 #include <tessera/tokens/token_writer.h>
 
@@ -10,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "tokens/appended_file.h"
 #include "tokens/llmc_header.h"
 #include "tokens/megatron_index.h"
-#include "tokens/new_file.h"
 #include "tokens/widen.h"
 
 namespace tessera {
@@ -32,7 +33,7 @@ void check_tokens(std::span<const std::int64_t> tokens, TokenType type, std::int
 }
 
 template <class T>
-void append_numbers(tokens::NewFile& file, const std::vector<T>& numbers) {
+void append_numbers(tokens::AppendedFile& file, const std::vector<T>& numbers) {
   file.append(std::as_bytes(std::span(numbers)));
 }
 
@@ -53,8 +54,8 @@ struct TokenFileWriter::State {
   std::vector<std::filesystem::path> paths;
   TokenFormat format;
   TokenType type;
-  tokens::NewFile data;
-  std::optional<tokens::NewFile> index;
+  tokens::AppendedFile data;
+  std::optional<tokens::AppendedFile> index;
   std::vector<std::int32_t> lengths;
   std::vector<std::byte> narrowed;
   std::int64_t num_tokens = 0;
@@ -138,7 +139,7 @@ void TokenFileWriter::finish() {
     state_->data.sync();
     state_->data.publish();
   }
-  tokens::sync_folder(state_->paths[0].parent_path());
+  sync_folder(state_->paths[0].parent_path());
   state_->finished = true;
 }
 

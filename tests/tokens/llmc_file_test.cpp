@@ -68,7 +68,7 @@ TEST_F(LlmcFile, TellsWhatIsWrong) {
 }
 
 TEST_F(LlmcFile, RefusesWhatIsNoFile) {
-  expect_parts(message_of<ConfigError>([&] { TokenFile::open(folder_.path()); }), {"no regular file"});
+  expect_parts(message_of<StorageError>([&] { TokenFile::open(folder_.path()); }), {"no regular file"});
 }
 
 }  // namespace

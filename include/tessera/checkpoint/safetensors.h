@@ -15,9 +15,7 @@
 
 namespace tessera {
 
-namespace checkpoints {
 class MappedFile;
-}
 
 /// Throws ConfigError for a type that safetensors has not.
 StoredDtype to_stored_dtype(at::ScalarType type);
@@ -44,7 +42,7 @@ class SafetensorsFile {
 
  private:
   std::filesystem::path path_;
-  std::shared_ptr<const checkpoints::MappedFile> file_;
+  std::shared_ptr<const MappedFile> file_;
   std::shared_ptr<const SafetensorsLayout> layout_;
 };
 

@@ -1,7 +1,6 @@
-#include "checkpoint/mapped_file.h"
-
 #include <tessera/core/descriptor.h>
 #include <tessera/core/error.h>
+#include <tessera/core/mapped_file.h>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -9,20 +8,19 @@
 
 #include <cerrno>
 #include <cstring>
-#include <string>
 
-namespace tessera::checkpoints {
+namespace tessera {
 
-MappedFile::MappedFile(const std::filesystem::path& path) {
-  const auto fail = [&path] { throw StorageError(path.string() + " cannot be read: " + std::strerror(errno)); };
+MappedFile::MappedFile(const std::filesystem::path& path) : name_(path.string()) {
+  const auto fail = [this] { throw StorageError(name_ + " cannot be read: " + std::strerror(errno)); };
   // A pipe would make open() wait for its other end.
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) fail();
   struct stat found{};
   if (fstat(file.get(), &found) != 0) fail();
-  if (!S_ISREG(found.st_mode)) throw StorageError(path.string() + " is no regular file");
+  if (!S_ISREG(found.st_mode)) throw StorageError(name_ + " is no regular file");
   const auto length = static_cast<std::size_t>(found.st_size);
-  if (length == 0) return;
+  if (length == 0) return;  // nothing can be mapped then
   void* const start = mmap(nullptr, length, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (start == MAP_FAILED) fail();
   bytes_ = {static_cast<const std::byte*>(start), length};
@@ -32,4 +30,4 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
-}  // namespace tessera::checkpoints
+}  // namespace tessera

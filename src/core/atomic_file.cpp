@@ -1,4 +1,4 @@
-#include <tessera/checkpoint/atomic_file.h>
+#include <tessera/core/atomic_file.h>
 #include <tessera/core/error.h>
 
 #include <fcntl.h>
@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <random>
 #include <string>
@@ -59,15 +60,28 @@ void AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes
   }
 }
 
-void AtomicFile::commit() {
-  if (!file_) throw InternalError(path_.string() + " is committed twice");
+void AtomicFile::sync() {
+  if (!file_) throw InternalError(path_.string() + " is brought to the disk after it was published");
   if (fsync(file_.get()) != 0) fail(path_, "cannot be brought to the disk", errno);
+}
+
+void AtomicFile::publish() {
+  if (!file_) throw InternalError(path_.string() + " is published twice");
   file_.reset();  // fsync has reported what closing could
   if (rename(draft_.c_str(), path_.c_str()) != 0) fail(path_, "cannot be given its name", errno);
   draft_.clear();
-  const std::filesystem::path folder = folder_of(path_);
-  const Descriptor opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!opened || fsync(opened.get()) != 0) fail(folder, "cannot be brought to the disk", errno);
+}
+
+void AtomicFile::commit() {
+  sync();
+  publish();
+  sync_folder(path_.parent_path());
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  const std::filesystem::path place = folder.empty() ? "." : folder;
+  const Descriptor opened(open(place.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened || fsync(opened.get()) != 0) fail(place, "cannot be brought to the disk", errno);
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view text) {

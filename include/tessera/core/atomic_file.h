@@ -11,8 +11,8 @@
 namespace tessera {
 
 /// A file that appears under its name complete or not at all: it is written beside it under another name, brought to
-/// the disk and then renamed. What stood under the name before stays until then. An object that goes without commit()
-/// takes what it wrote along. Thread-safety: write_at() may be called from several threads at once.
+/// the disk and then renamed. What stood under the name before stays until then. An object that goes before that takes
+/// what it wrote along. Thread-safety: write_at() may be called from several threads at once.
 class AtomicFile {
  public:
   /// Throws StorageError when the folder does not let one be made.
@@ -29,13 +29,22 @@ class AtomicFile {
   /// Blocks: for the disk. Throws StorageError; then the name is as it was, or, if only the last step failed, complete.
   void commit();
 
+  /// The steps of commit(), for files that get their names together: sync() brings the bytes to the disk, publish()
+  /// gives the name. The names last once sync_folder() was called too. Blocks: for the disk. They throw StorageError.
+  void sync();
+  void publish();
+
  private:
   std::filesystem::path path_;
   std::filesystem::path draft_;  // empty when there is nothing to remove
   Descriptor file_;
 };
 
-/// A whole file from a text, in the same way.
+/// Brings the names of a folder's files to the disk. An empty path is the working folder.
+/// Blocks: for the disk. Throws StorageError.
+void sync_folder(const std::filesystem::path& folder);
+
+/// A whole file from a text: complete under its name, or not there.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-#include <tessera/checkpoint/atomic_file.h>
+#include <tessera/core/atomic_file.h>
 #include <tessera/core/error.h>
 
 #include <gtest/gtest.h>

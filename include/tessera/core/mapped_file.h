@@ -3,8 +3,10 @@
 #include <cstddef>
 #include <filesystem>
 #include <span>
+#include <string>
+#include <string_view>
 
-namespace tessera::checkpoints {
+namespace tessera {
 
 /// A whole file as memory that can only be read. A page is read from the disk when it is first looked at.
 /// Requires: nobody shortens the file meanwhile; the system ends a process that reads beyond its end.
@@ -16,10 +18,14 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
+  const std::string& name() const { return name_; }
   std::span<const std::byte> bytes() const { return bytes_; }
+  /// The same as text.
+  std::string_view text() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
 
  private:
+  std::string name_;
   std::span<const std::byte> bytes_;
 };
 
-}  // namespace tessera::checkpoints
+}  // namespace tessera
