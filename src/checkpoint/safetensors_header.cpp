@@ -1,30 +1,13 @@
 #include "checkpoint/safetensors_header.h"
 
-#include <tessera/core/error.h>
-
 #include <limits>
-#include <nlohmann/json.hpp>
+
+#include "checkpoint/json_text.h"
 
 namespace tessera::checkpoints {
 namespace {
 
-std::string json_text(const std::string& text) {
-  try {
-    return nlohmann::json(text).dump();
-  } catch (const nlohmann::json::exception&) {
-    throw ConfigError("a safetensors file holds UTF-8 text only, found " + shown(text));
-  }
-}
-
-template <typename Number>
-void append_list(std::string& text, const std::vector<Number>& numbers) {
-  text += '[';
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    if (i > 0) text += ',';
-    text += std::to_string(numbers[i]);
-  }
-  text += ']';
-}
+constexpr std::string_view kHolder = "a safetensors file";
 
 }  // namespace
 
@@ -34,16 +17,17 @@ std::string make_header_text(const std::vector<StoredTensor>& tensors, const Saf
     text += "\"" + std::string(kMetadataKey) + "\":{";
     for (const auto& [key, value] : metadata) {
       if (text.back() != '{') text += ',';
-      text += json_text(key) + ":" + json_text(value);
+      text += json_text(key, kHolder) + ":" + json_text(value, kHolder);
     }
     text += '}';
   }
   for (const StoredTensor& tensor : tensors) {
     if (text.size() > 1) text += ',';
-    text += json_text(tensor.name) + R"(:{"dtype":")" + std::string(dtype_name(tensor.dtype)) + R"(","shape":)";
-    append_list(text, tensor.shape);
+    text +=
+        json_text(tensor.name, kHolder) + R"(:{"dtype":")" + std::string(dtype_name(tensor.dtype)) + R"(","shape":)";
+    append_json_list(text, tensor.shape);
     text += R"(,"data_offsets":)";
-    append_list(text, std::vector<std::uint64_t>{tensor.begin, tensor.end});
+    append_json_list(text, std::vector<std::uint64_t>{tensor.begin, tensor.end});
     text += '}';
   }
   return text + "}";

@@ -4,11 +4,13 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "checkpoint/json_text.h"
 #include "checkpoint/safetensors_header.h"
 
 namespace tessera {
 namespace {
 
+using checkpoints::is_plain_name;
 using checkpoints::shown;
 using nlohmann::json;
 
@@ -30,12 +32,6 @@ json parse_strictly(std::string_view text, const std::string& origin) {
   } catch (const json::exception& error) {
     throw StorageError(origin + ": expected an index of safetensors files, found no JSON: " + shown(error.what()));
   }
-}
-
-/// A name that stays in the folder.
-bool is_plain_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
-         name.find('\0') == std::string::npos;
 }
 
 }  // namespace

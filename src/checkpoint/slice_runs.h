@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tessera/checkpoint/slice_place.h>
 #include <tessera/checkpoint/tensor_slice.h>
 
 #include <cstdint>
@@ -14,10 +15,22 @@ class SliceRuns {
  public:
   /// Throws ConfigError, naming the tensor by `what`, when the slice does not lie inside `shape`.
   SliceRuns(const std::vector<std::int64_t>& shape, const TensorSlice& slice, const std::string& what);
+  /// The same of a place, in its view.
+  SliceRuns(const SlicePlace& place, const std::string& what)
+      : SliceRuns(place.view, {place.starts, place.sizes}, what) {}
 
   std::int64_t num_runs() const { return num_runs_; }
   /// In elements.
   std::int64_t run_length() const { return run_length_; }
+
+  /// Where the first element of a run lies in the whole tensor; ascends with the number of the run.
+  std::int64_t first_of(std::int64_t run) const {
+    std::int64_t first = start_;
+    for (std::size_t d = outer_.size(); d-- > 0; run /= outer_[d].size) {
+      first += run % outer_[d].size * outer_[d].stride;
+    }
+    return first;
+  }
 
   /// Calls `visit(first)` with the place of each run's first element in the whole tensor, in order.
   template <typename Visit>

@@ -27,6 +27,17 @@ TEST(SliceRuns, AreOneARowForColumns) {
   EXPECT_EQ(firsts(runs), (std::vector<std::int64_t>{5, 9, 17, 21}));
 }
 
+TEST(SliceRuns, AreFoundByTheirNumber) {
+  for (const SlicePlace& place :
+       {SlicePlace{{2, 3, 4}, {0, 1, 1}, {2, 2, 3}}, SlicePlace{{3, 2, 2, 5}, {1, 0, 1, 2}, {2, 2, 1, 2}},
+        SlicePlace::whole({4, 5}), SlicePlace::stretch(20, 3, 9)}) {
+    const SliceRuns runs(place, "t");
+    std::vector<std::int64_t> found;
+    for (std::int64_t run = 0; run < runs.num_runs(); ++run) found.push_back(runs.first_of(run));
+    EXPECT_EQ(found, firsts(runs));
+  }
+}
+
 TEST(SliceRuns, AreOneElementForAScalar) {
   const SliceRuns runs({}, {{}, {}}, "t");
   EXPECT_EQ(runs.run_length(), 1);

@@ -1,0 +1,146 @@
+#include <tessera/checkpoint/checksum.h>
+#include <tessera/checkpoint/manifest.h>
+#include <tessera/core/error.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "checkpoint/json_text.h"
+#include "checkpoint/manifest_reader.h"
+#include "checkpoint/safetensors_header.h"
+
+namespace tessera {
+namespace {
+
+using namespace checkpoints;
+
+constexpr std::string_view kRootStart = R"(,"root":")";
+constexpr std::string_view kRootEnd = "\"}\n";
+constexpr std::size_t kRootDigits = 32;
+constexpr std::size_t kTailBytes = kRootStart.size() + kRootDigits + kRootEnd.size();
+
+std::string json(const std::string& text) { return json_text(text, "a manifest"); }
+
+auto key_of(const ManifestTensor& tensor) { return std::tie(tensor.group, tensor.name); }
+bool comes_before(const ManifestTensor& a, const ManifestTensor& b) { return key_of(a) < key_of(b); }
+
+void check_root(std::string_view text, const std::string& origin) {
+  const std::string_view tail = text.size() < kTailBytes ? "" : text.substr(text.size() - kTailBytes);
+  if (!tail.starts_with(kRootStart) || !tail.ends_with(kRootEnd)) {
+    throw StorageError(origin + ": expected a manifest that ends with its root, found " +
+                       (text.empty() ? "an empty file" : "something else: it was cut short, or is no manifest"));
+  }
+  const std::string_view stated = tail.substr(kRootStart.size(), kRootDigits);
+  const std::string found = root_checksum_of(text.substr(0, text.size() - kTailBytes));
+  if (stated != found) {
+    throw StorageError(origin + " is damaged: it states the root " + shown(stated) + ", and its text has " + found);
+  }
+  if (text.find('\n') != text.size() - 1)
+    throw StorageError(origin + ": expected a manifest on one line, found several");
+}
+
+void append_file(std::string& text, const ManifestFile& file) {
+  text += R"({"name":)" + json(file.name) + R"(,"bytes":)" + std::to_string(file.num_bytes);
+  if (file.header_bytes > 0)
+    text += R"(,"header_bytes":)" + std::to_string(file.header_bytes) + R"(,"header_checksum":")";
+  if (file.header_bytes == 0) text += R"(,"checksum":")";
+  text += checksum_text(file.checksum) + "\"}";
+}
+
+void append_slice(std::string& text, const ManifestSlice& slice) {
+  text += R"({"rank":)" + std::to_string(slice.rank) + R"(,"view":)";
+  append_json_list(text, slice.place.view);
+  text += R"(,"starts":)";
+  append_json_list(text, slice.place.starts);
+  text += R"(,"sizes":)";
+  append_json_list(text, slice.place.sizes);
+  text += R"(,"checksums":")";
+  for (const std::uint64_t checksum : slice.checksums) text += checksum_text(checksum);
+  text += "\"}";
+}
+
+/// "[" and each element by `append`, with commas between, and "]".
+template <typename Elements, typename Append>
+void append_list(std::string& text, const Elements& elements, Append append) {
+  text += '[';
+  for (const auto& element : elements) {
+    if (text.back() != '[') text += ',';
+    append(text, element);
+  }
+  text += ']';
+}
+
+void append_tensor(std::string& text, const ManifestTensor& tensor) {
+  text += R"({"name":)" + json(tensor.name) + R"(,"group":)" + json(tensor.group) + R"(,"dtype":")" +
+          std::string(dtype_name(tensor.dtype)) + R"(","shape":)";
+  append_json_list(text, tensor.shape);
+  text += R"(,"file":)" + std::to_string(tensor.file) + R"(,"slices":)";
+  append_list(text, tensor.slices, append_slice);
+  text += '}';
+}
+
+std::string value_text(const std::string& name, const ManifestValue& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return json(*text);
+  if (const auto* number = std::get_if<double>(&value)) {
+    if (!std::isfinite(*number)) {
+      throw ConfigError("the value " + shown(name) + " of a checkpoint is " + std::to_string(*number) +
+                        ", and a manifest holds finite numbers only");
+    }
+    return nlohmann::json(*number).dump();
+  }
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) return std::to_string(*whole);
+  return std::get<bool>(value) ? "true" : "false";
+}
+
+}  // namespace
+
+const ManifestTensor* Manifest::find(std::string_view group, std::string_view name) const {
+  const auto wanted = std::make_pair(group, name);
+  const auto found =
+      std::lower_bound(tensors.begin(), tensors.end(), wanted, [](const ManifestTensor& tensor, const auto& key) {
+        return std::make_pair(std::string_view(tensor.group), std::string_view(tensor.name)) < key;
+      });
+  return found != tensors.end() && found->group == group && found->name == name ? &*found : nullptr;
+}
+
+Manifest Manifest::parse(std::string_view text, const std::string& origin) {
+  check_root(text, origin);
+  Manifest manifest = read_manifest_text(text, origin);
+  std::stable_sort(manifest.tensors.begin(), manifest.tensors.end(), comes_before);
+  check_manifest(manifest, origin);
+  return manifest;
+}
+
+std::string Manifest::to_json() const {
+  std::string text = R"({"format":"tessera-checkpoint","version":1,"step":)" + std::to_string(step) +
+                     R"(,"num_ranks":)" + std::to_string(num_ranks) + R"(,"block_bytes":)" +
+                     std::to_string(block_bytes) + R"(,"files":)";
+  append_list(text, files, append_file);
+  text += R"(,"tensors":)";
+  append_list(text, tensors, append_tensor);
+  text += R"(,"values":{)";
+  for (const auto& [name, value] : values) {
+    if (text.back() != '{') text += ',';
+    text += json(name) + ":" + value_text(name, value);
+  }
+  text += '}';
+  const std::string root = root_checksum_of(text);
+  return text.append(kRootStart).append(root).append(kRootEnd);
+}
+
+std::uint64_t num_blocks(std::uint64_t num_bytes, std::uint64_t block_bytes) {
+  return num_bytes / block_bytes + (num_bytes % block_bytes == 0 ? 0 : 1);
+}
+
+std::vector<std::uint64_t> block_checksums(std::span<const std::byte> bytes, std::uint64_t block_bytes) {
+  std::vector<std::uint64_t> checksums;
+  checksums.reserve(num_blocks(bytes.size(), block_bytes));
+  for (std::size_t begin = 0; begin < bytes.size(); begin += block_bytes) {
+    checksums.push_back(checksum_of(bytes.subspan(begin, std::min<std::size_t>(block_bytes, bytes.size() - begin))));
+  }
+  return checksums;
+}
+
+}  // namespace tessera

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <tessera/checkpoint/safetensors_layout.h>
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <string_view>
+
+namespace tessera::checkpoints::members {
+
+/// Where in the text of a manifest the parser is.
+enum class Place { kStart, kManifest, kFiles, kFile, kTensors, kTensor, kSlices, kSlice, kNumbers, kValues, kEnd };
+
+/// What the value of a member is.
+enum class Kind { kText, kNumber, kNumbers, kObjects, kValues };
+
+enum class Id {
+  kFormat,
+  kVersion,
+  kStep,
+  kNumRanks,
+  kBlockBytes,
+  kFiles,
+  kTensors,
+  kValues,
+  kRoot,
+  kFileName,
+  kFileBytes,
+  kHeaderBytes,
+  kHeaderChecksum,
+  kFileChecksum,
+  kTensorName,
+  kGroup,
+  kDtype,
+  kShape,
+  kFile,
+  kSlices,
+  kRank,
+  kView,
+  kStarts,
+  kSizes,
+  kChecksums
+};
+
+/// A member of one of the objects of a manifest.
+struct Member {
+  Id id;
+  Place object;
+  std::string_view name;
+  Kind kind;
+  std::uint64_t least = 0;  // of a number
+  std::uint64_t most = std::numeric_limits<std::int64_t>::max();
+};
+
+inline constexpr std::uint64_t kMostInt = std::numeric_limits<int>::max();
+inline constexpr std::uint64_t kLeastBlock = std::uint64_t{1} << 12;
+inline constexpr std::uint64_t kMostBlock = std::uint64_t{1} << 26;
+inline constexpr std::uint64_t kLeastHeader = 10;  // 8 bytes and {}
+
+// In the order of Id.
+inline constexpr std::array kMembers = {
+    Member{Id::kFormat, Place::kManifest, "format", Kind::kText},
+    Member{Id::kVersion, Place::kManifest, "version", Kind::kNumber},
+    Member{Id::kStep, Place::kManifest, "step", Kind::kNumber},
+    Member{Id::kNumRanks, Place::kManifest, "num_ranks", Kind::kNumber, 1, kMostInt},
+    Member{Id::kBlockBytes, Place::kManifest, "block_bytes", Kind::kNumber, kLeastBlock, kMostBlock},
+    Member{Id::kFiles, Place::kManifest, "files", Kind::kObjects},
+    Member{Id::kTensors, Place::kManifest, "tensors", Kind::kObjects},
+    Member{Id::kValues, Place::kManifest, "values", Kind::kValues},
+    Member{Id::kRoot, Place::kManifest, "root", Kind::kText},
+    Member{Id::kFileName, Place::kFile, "name", Kind::kText},
+    Member{Id::kFileBytes, Place::kFile, "bytes", Kind::kNumber},
+    Member{Id::kHeaderBytes, Place::kFile, "header_bytes", Kind::kNumber, kLeastHeader,
+           SafetensorsLayout::kMaxHeaderBytes + 8},
+    Member{Id::kHeaderChecksum, Place::kFile, "header_checksum", Kind::kText},
+    Member{Id::kFileChecksum, Place::kFile, "checksum", Kind::kText},
+    Member{Id::kTensorName, Place::kTensor, "name", Kind::kText},
+    Member{Id::kGroup, Place::kTensor, "group", Kind::kText},
+    Member{Id::kDtype, Place::kTensor, "dtype", Kind::kText},
+    Member{Id::kShape, Place::kTensor, "shape", Kind::kNumbers},
+    Member{Id::kFile, Place::kTensor, "file", Kind::kNumber},
+    Member{Id::kSlices, Place::kTensor, "slices", Kind::kObjects},
+    Member{Id::kRank, Place::kSlice, "rank", Kind::kNumber, 0, kMostInt},
+    Member{Id::kView, Place::kSlice, "view", Kind::kNumbers},
+    Member{Id::kStarts, Place::kSlice, "starts", Kind::kNumbers},
+    Member{Id::kSizes, Place::kSlice, "sizes", Kind::kNumbers},
+    Member{Id::kChecksums, Place::kSlice, "checksums", Kind::kText},
+};
+
+constexpr std::uint32_t bit_of(Id id) { return std::uint32_t{1} << static_cast<unsigned>(id); }
+
+inline std::string_view kind_name(Kind kind) {
+  switch (kind) {
+    case Kind::kText:
+      return "a text";
+    case Kind::kNumber:
+      return "a whole number of at least 0";
+    case Kind::kNumbers:
+      return "a list of whole numbers";
+    case Kind::kObjects:
+      return "a list of objects";
+    case Kind::kValues:
+      return "an object of values";
+  }
+  return "";
+}
+
+}  // namespace tessera::checkpoints::members

@@ -1,0 +1,145 @@
+#include "checkpoint/slice_cover.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+
+namespace tessera::checkpoints {
+namespace {
+
+std::string fault_of(std::int64_t num_elements, const std::vector<SlicePlace>& places) {
+  std::vector<const SlicePlace*> pointers;
+  for (const SlicePlace& place : places) pointers.push_back(&place);
+  return cover_fault(num_elements, pointers).value_or("");
+}
+
+SlicePlace box(const std::vector<std::int64_t>& view, const std::vector<std::int64_t>& starts,
+               const std::vector<std::int64_t>& sizes) {
+  return {view, starts, sizes};
+}
+
+/// A grid of boxes: in each dimension so many, of a size each.
+std::vector<SlicePlace> grid(const std::vector<std::int64_t>& parts, std::int64_t size) {
+  std::vector<std::int64_t> view;
+  for (const std::int64_t part : parts) view.push_back(part * size);
+  std::vector<SlicePlace> places;
+  std::vector<std::int64_t> index(parts.size(), 0);
+  while (true) {
+    SlicePlace place{view, {}, std::vector<std::int64_t>(parts.size(), size)};
+    for (const std::int64_t i : index) place.starts.push_back(i * size);
+    places.push_back(place);
+    std::size_t d = parts.size();
+    while (d > 0 && ++index[d - 1] == parts[d - 1]) index[--d] = 0;
+    if (d == 0) return places;
+  }
+}
+
+TEST(SliceCover, AcceptsStretchesInAnyOrder) {
+  EXPECT_EQ(fault_of(10, {SlicePlace::stretch(10, 6, 4), SlicePlace::stretch(10, 0, 6), SlicePlace::stretch(10, 3, 0)}),
+            "");
+  EXPECT_EQ(fault_of(1, {SlicePlace::whole({})}), "");
+  EXPECT_EQ(fault_of(0, {}), "");
+}
+
+TEST(SliceCover, AcceptsViewsOfDifferentShapes) {
+  EXPECT_EQ(fault_of(24, {box({6, 4}, {0, 0}, {3, 2}), box({3, 2, 4}, {0, 0, 2}, {1, 2, 2}),
+                          box({12, 2}, {5, 0}, {1, 2}), SlicePlace::stretch(24, 12, 12)}),
+            "");
+}
+
+// More elements than could be listed: the boxes themselves are compared.
+TEST(SliceCover, ComparesHugeBoxes) {
+  constexpr std::int64_t kRows = std::int64_t{1} << 30;
+  const auto columns = [](std::int64_t start, std::int64_t size) {
+    return box({kRows, 96}, {0, start}, {kRows, size});
+  };
+  EXPECT_EQ(fault_of(kRows * 96, {columns(48, 48), columns(0, 48)}), "");
+  EXPECT_EQ(fault_of(kRows * 96, {columns(48, 48), columns(0, 47)}), "no slice holds element 47");
+  EXPECT_EQ(fault_of(kRows * 96, {columns(48, 48), columns(0, 49)}), "slices 0 and 1 overlap at element 48");
+  EXPECT_EQ(fault_of(kRows * 96, {columns(0, 95), columns(3, 0)}), "no slice holds element 95");
+  EXPECT_EQ(fault_of(kRows * 96, {columns(3, 0), columns(1, 95)}), "no slice holds element 0");
+}
+
+TEST(SliceCover, ComparesLargeGrids) {
+  EXPECT_EQ(fault_of(1024 * 1024, grid({32, 32}, 32)), "");
+  EXPECT_EQ(fault_of(std::int64_t{512} * 512 * 512, grid({16, 16, 16}, 32)), "");
+  std::vector<SlicePlace> places = grid({16, 16, 16}, 32);
+  places[4000].starts[1] = 0;
+  EXPECT_NE(fault_of(std::int64_t{512} * 512 * 512, places), "");
+}
+
+// Five boxes around a middle: no plane cuts them all.
+TEST(SliceCover, AcceptsAPinwheel) {
+  constexpr std::int64_t kUnit = 1 << 16;
+  const auto part = [](std::int64_t row, std::int64_t column, std::int64_t rows, std::int64_t columns) {
+    return box({3 * kUnit, 3 * kUnit}, {row * kUnit, column * kUnit}, {rows * kUnit, columns * kUnit});
+  };
+  std::vector<SlicePlace> places = {part(0, 0, 1, 2), part(0, 2, 2, 1), part(2, 1, 1, 2), part(1, 0, 2, 1),
+                                    part(1, 1, 1, 1)};
+  EXPECT_EQ(fault_of(9 * kUnit * kUnit, places), "");
+  places.pop_back();
+  EXPECT_EQ(fault_of(9 * kUnit * kUnit, places), "no slice holds element " + std::to_string(3 * kUnit * kUnit + kUnit));
+}
+
+// What a hostile manifest may hold: it is refused, and quickly.
+TEST(SliceCover, GivesUpWhatTakesTooLong) {
+  constexpr std::int64_t kRows = std::int64_t{1} << 30;
+  EXPECT_NE(fault_of(kRows * 2, {box({kRows, 2}, {0, 0}, {kRows, 1}), box({2, kRows}, {0, 0}, {2, 1})}), "");
+  // Every column is cut in another row: all of them must be looked at for every cut.
+  std::vector<SlicePlace> steps;
+  for (std::int64_t i = 0; i < 5000; ++i) {
+    steps.push_back(box({kRows, 5000}, {0, i}, {i + 1, 1}));
+    steps.push_back(box({kRows, 5000}, {i + 1, i}, {kRows - i - 1, 1}));
+  }
+  EXPECT_NE(fault_of(kRows * 5000, steps).find("reasonable time"), std::string::npos);
+}
+
+// Random cuts of a small tensor, some of them spoilt, against counting every element.
+TEST(SliceCover, AgreesWithCounting) {
+  std::mt19937 random(7);
+  const auto below = [&](std::int64_t limit) {
+    return static_cast<std::int64_t>(random() % static_cast<unsigned>(limit));
+  };
+  int num_faults = 0;
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<SlicePlace> places = {box({6, 5, 4}, {0, 0, 0}, {6, 5, 4})};
+    for (int cut = 0; cut < 6; ++cut) {
+      const auto which = static_cast<std::size_t>(below(static_cast<std::int64_t>(places.size())));
+      const auto dim = static_cast<std::size_t>(below(3));
+      const std::int64_t first = below(places[which].sizes[dim] + 1);
+      SlicePlace rest = places[which];
+      rest.starts[dim] += first;
+      rest.sizes[dim] -= first;
+      places[which].sizes[dim] = first;
+      places.push_back(rest);
+    }
+    if (round % 2 == 1) {
+      SlicePlace& place = places[static_cast<std::size_t>(below(static_cast<std::int64_t>(places.size())))];
+      const auto dim = static_cast<std::size_t>(below(3));
+      place.starts[dim] = below(place.view[dim] - place.sizes[dim] + 1);
+    }
+    std::vector<int> counts(120, 0);
+    for (const SlicePlace& place : places) {
+      for (std::int64_t i = 0; i < place.sizes[0] * place.sizes[1] * place.sizes[2]; ++i) {
+        const std::int64_t a = place.starts[0] + i / (place.sizes[1] * place.sizes[2]);
+        const std::int64_t b = place.starts[1] + i / place.sizes[2] % place.sizes[1];
+        ++counts[static_cast<std::size_t>((a * 5 + b) * 4 + place.starts[2] + i % place.sizes[2])];
+      }
+    }
+    const bool good = counts == std::vector<int>(120, 1);
+    num_faults += good ? 0 : 1;
+    EXPECT_EQ(fault_of(120, places).empty(), good) << round;
+    // The same as boxes of a tensor that is too large to list its runs.
+    for (SlicePlace& place : places) {
+      for (auto* list : {&place.view, &place.starts, &place.sizes}) {
+        for (std::int64_t& number : *list) number *= 100'000;
+      }
+    }
+    EXPECT_EQ(fault_of(std::int64_t{120} * 1'000'000'000'000'000, places).empty(), good) << round;
+  }
+  EXPECT_GT(num_faults, 100);
+}
+
+}  // namespace
+}  // namespace tessera::checkpoints
