@@ -4,6 +4,8 @@
 
 #include <tessera/checkpoint/safetensors.h>
 #include <tessera/checkpoint/safetensors_folder.h>
+#include <tessera/checkpoint/saved_step.h>
+#include <tessera/checkpoint/step_folders.h>
 #include <tessera/comm/communicator.h>
 #include <tessera/comm/make_observer.h>
 #include <tessera/comm/world.h>

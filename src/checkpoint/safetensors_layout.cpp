@@ -118,14 +118,15 @@ SafetensorsLayout SafetensorsLayout::plan(std::vector<StoredTensor> tensors, Met
   return layout;
 }
 
-SafetensorsLayout SafetensorsLayout::parse(std::span<const std::byte> file, const std::string& origin) {
-  const std::string_view text = header_text(file, origin);
+SafetensorsLayout SafetensorsLayout::parse(std::span<const std::byte> start, std::uint64_t num_file_bytes,
+                                           const std::string& origin) {
+  const std::string_view text = header_text(start, origin);
   HeaderText header = parse_header_text(text, origin);
   std::sort(header.tensors.begin(), header.tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
-  const std::uint64_t data_start = kLengthBytes + read_length(file);
-  check_cover(header.tensors, file.size() - data_start, origin);
+  const std::uint64_t data_start = kLengthBytes + read_length(start);
+  check_cover(header.tensors, num_file_bytes - data_start, origin);
   SafetensorsLayout layout(std::move(header.tensors), std::move(header.metadata));
   layout.data_start_ = data_start;
   return layout;

@@ -40,7 +40,12 @@ class SafetensorsLayout {
 
   /// The layout of a file that exists, of which only the header is looked at. `origin` names it in messages.
   /// Throws StorageError for whatever the format does not allow.
-  static SafetensorsLayout parse(std::span<const std::byte> file, const std::string& origin);
+  static SafetensorsLayout parse(std::span<const std::byte> file, const std::string& origin) {
+    return parse(file, file.size(), origin);
+  }
+  /// The same of a file with so many bytes, of which `start` holds the first: at least the header.
+  static SafetensorsLayout parse(std::span<const std::byte> start, std::uint64_t num_file_bytes,
+                                 const std::string& origin);
 
   /// In the order of their bytes.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }

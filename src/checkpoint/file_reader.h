@@ -1,0 +1,31 @@
+#pragma once
+
+#include <tessera/core/descriptor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+
+namespace tessera::checkpoints {
+
+/// A regular file, open for reading at any place. Thread-safety: all members.
+class FileReader {
+ public:
+  /// Throws StorageError when it is no regular file or cannot be read.
+  explicit FileReader(std::filesystem::path path);
+
+  const std::filesystem::path& path() const { return path_; }
+  /// When it was opened.
+  std::uint64_t num_bytes() const { return num_bytes_; }
+
+  /// Blocks: for the disk. Throws StorageError when the disk fails or the file ends before.
+  void read(std::uint64_t offset, std::span<std::byte> into) const;
+
+ private:
+  std::filesystem::path path_;
+  Descriptor file_;
+  std::uint64_t num_bytes_ = 0;
+};
+
+}  // namespace tessera::checkpoints

@@ -1,0 +1,218 @@
+#include <tessera/checkpoint/checksum.h>
+#include <tessera/checkpoint/safetensors_layout.h>
+#include <tessera/checkpoint/saved_step.h>
+#include <tessera/checkpoint/step_folders.h>
+#include <tessera/core/error.h>
+#include <tessera/core/mapped_file.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "checkpoint/file_reader.h"
+#include "checkpoint/safetensors_header.h"
+#include "checkpoint/slice_reader.h"
+
+namespace tessera {
+
+using checkpoints::FileReader;
+using checkpoints::shown;
+
+struct SavedStep::State {
+  std::filesystem::path folder;
+  Manifest manifest;
+  std::vector<FileReader> files;      // as the manifest's
+  std::vector<std::uint64_t> starts;  // of each tensor of the manifest, in its file
+
+  void open_files();
+  std::string header_fault(std::size_t file);
+};
+
+namespace {
+
+// A checksum for each MiB and some words for each slice: even this is a step of many TB.
+constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 30;
+
+/// The last part of a path, also of "step-00000020/" and of ".".
+std::string name_of(const std::filesystem::path& folder) {
+  const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+Manifest read_manifest(const std::filesystem::path& folder) {
+  const MappedFile file(folder / kManifestName);
+  if (file.bytes().size() > kMaxManifestBytes) {
+    throw StorageError(file.name() + ": expected a manifest of at most " + std::to_string(kMaxManifestBytes) +
+                       " bytes, found " + std::to_string(file.bytes().size()));
+  }
+  Manifest manifest = Manifest::parse(file.text(), file.name());
+  const auto named = step_of_folder(name_of(folder));
+  if (named && *named != manifest.step) {
+    throw StorageError(file.name() + " is that of another step: expected step " + std::to_string(*named) + ", found " +
+                       std::to_string(manifest.step));
+  }
+  return manifest;
+}
+
+void throw_faults(const std::filesystem::path& folder, const std::vector<std::string>& faults) {
+  if (faults.empty()) return;
+  if (faults.size() == 1) throw StorageError(faults[0]);
+  std::string text = folder.string() + " has " + std::to_string(faults.size()) + " faults:";
+  for (const std::string& fault : faults) text += "\n  " + fault;
+  throw StorageError(text);
+}
+
+std::uint64_t checksum_of_file(const FileReader& file) {
+  constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
+  std::vector<std::byte> piece(std::min(kPieceBytes, file.num_bytes()));
+  RunningChecksum checksum;
+  for (std::uint64_t offset = 0; offset < file.num_bytes(); offset += piece.size()) {
+    const auto part = std::span(piece).first(std::min<std::uint64_t>(piece.size(), file.num_bytes() - offset));
+    file.read(offset, part);
+    checksum.add(part);
+  }
+  return checksum.value();
+}
+
+std::string another_tensor(const ManifestTensor& tensor, const StoredTensor* stored) {
+  const std::string expected = "tensor " + shown(tensor.name) + ": the manifest says " +
+                               std::string(dtype_name(tensor.dtype)) + " " + checkpoints::shape_text(tensor.shape) +
+                               ", the header ";
+  if (stored == nullptr) return expected + "does not list it";
+  if (stored->dtype == tensor.dtype && stored->shape == tensor.shape) return "";
+  return expected + std::string(dtype_name(stored->dtype)) + " " + checkpoints::shape_text(stored->shape);
+}
+
+}  // namespace
+
+/// Empty when the header is as the manifest says. Fills the starts of the file's tensors.
+std::string SavedStep::State::header_fault(std::size_t file) {
+  const ManifestFile& expected = manifest.files[file];
+  std::vector<std::byte> header(expected.header_bytes);
+  files[file].read(0, header);
+  if (checksum_of(header) != expected.checksum) {
+    return "bytes 0 to " + std::to_string(header.size()) +
+           ", the header, are damaged: they have another checksum than when they were saved";
+  }
+  const auto layout = SafetensorsLayout::parse(header, expected.num_bytes, files[file].path().string());
+  if (layout.data_start() != expected.header_bytes) {
+    return "the header has " + std::to_string(layout.data_start()) + " bytes, the manifest says " +
+           std::to_string(expected.header_bytes);
+  }
+  std::size_t num_tensors = 0;
+  for (std::size_t i = 0; i < manifest.tensors.size(); ++i) {
+    const ManifestTensor& tensor = manifest.tensors[i];
+    if (tensor.file != file) continue;
+    const StoredTensor* stored = layout.find(tensor.name);
+    std::string fault = another_tensor(tensor, stored);
+    if (!fault.empty()) return fault;
+    starts[i] = layout.data_start() + stored->begin;
+    ++num_tensors;
+  }
+  if (num_tensors == layout.tensors().size()) return "";
+  return "the header lists " + std::to_string(layout.tensors().size()) + " tensors, the manifest " +
+         std::to_string(num_tensors);
+}
+
+void SavedStep::State::open_files() {
+  std::vector<std::string> faults;
+  for (const ManifestFile& expected : manifest.files) {
+    const std::filesystem::path path = folder / expected.name;
+    try {
+      FileReader& file = files.emplace_back(path);
+      if (file.num_bytes() == expected.num_bytes) continue;
+      faults.push_back(path.string() + ": expected " + std::to_string(expected.num_bytes) + " bytes, found " +
+                       std::to_string(file.num_bytes()) +
+                       (file.num_bytes() < expected.num_bytes ? ": it was cut short" : ": something was added"));
+    } catch (const StorageError& error) {
+      faults.emplace_back(error.what());
+    }
+  }
+  throw_faults(folder, faults);
+  starts.resize(manifest.tensors.size());
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (manifest.files[i].header_bytes == 0) continue;
+    try {
+      const std::string fault = header_fault(i);
+      if (!fault.empty()) faults.push_back(files[i].path().string() + ": " + fault);
+    } catch (const StorageError& error) {
+      faults.emplace_back(error.what());
+    }
+  }
+  throw_faults(folder, faults);
+}
+
+SavedStep::SavedStep(const std::filesystem::path& folder) {
+  auto state = std::make_shared<State>();
+  state->folder = folder;
+  state->manifest = read_manifest(folder);
+  state->open_files();
+  state_ = std::move(state);
+}
+
+const std::filesystem::path& SavedStep::folder() const { return state_->folder; }
+const Manifest& SavedStep::manifest() const { return state_->manifest; }
+
+void SavedStep::read(std::string_view group, std::string_view name, const SlicePlace& place,
+                     std::span<std::byte> into) const {
+  const Manifest& manifest = state_->manifest;
+  const ManifestTensor* tensor = manifest.find(group, name);
+  if (tensor == nullptr) {
+    throw ConfigError(state_->folder.string() + " has no tensor " + shown(name) + " of " + shown(group));
+  }
+  const std::string what = state_->folder.string() + ": tensor " + shown(name) + " of " + shown(group);
+  if (checkpoints::bytes_of(StoredDtype::kU8, place.view) != checkpoints::bytes_of(StoredDtype::kU8, tensor->shape)) {
+    throw ConfigError(what + " has the shape " + checkpoints::shape_text(tensor->shape) +
+                      "; it cannot be seen with the shape " + checkpoints::shape_text(place.view));
+  }
+  const checkpoints::SliceRuns wanted(place, what);
+  const auto num_bytes =
+      static_cast<std::uint64_t>(wanted.num_runs() * wanted.run_length() * dtype_bytes(tensor->dtype));
+  if (into.size() != num_bytes) {
+    throw ConfigError(what + ": expected room for " + std::to_string(num_bytes) + " bytes, found " +
+                      std::to_string(into.size()));
+  }
+  checkpoints::ReadBuffers buffers(manifest.block_bytes);
+  const std::uint64_t start = state_->starts[static_cast<std::size_t>(tensor - manifest.tensors.data())];
+  for (const ManifestSlice& slice : tensor->slices) {
+    checkpoints::SliceReader(state_->files[tensor->file], start, *tensor, slice, buffers).read(wanted, into);
+  }
+}
+
+std::uint64_t SavedStep::num_bytes() const {
+  std::uint64_t sum = 0;
+  for (const ManifestFile& file : state_->manifest.files) sum += file.num_bytes - file.header_bytes;
+  return sum;
+}
+
+std::vector<std::string> SavedStep::verify(const std::function<void(std::uint64_t)>& progress) const {
+  const Manifest& manifest = state_->manifest;
+  std::vector<std::string> faults;
+  std::uint64_t done = 0;
+  const auto advance = [&](std::uint64_t num_bytes) {
+    done += num_bytes;
+    if (progress) progress(done);
+  };
+  for (std::size_t i = 0; i < manifest.files.size(); ++i) {
+    if (manifest.files[i].header_bytes > 0) continue;
+    try {
+      if (checksum_of_file(state_->files[i]) != manifest.files[i].checksum) {
+        faults.push_back(state_->files[i].path().string() +
+                         " is damaged: it has another checksum than when it was saved");
+      }
+    } catch (const StorageError& error) {
+      faults.emplace_back(error.what());
+    }
+    advance(manifest.files[i].num_bytes);
+  }
+  checkpoints::ReadBuffers buffers(manifest.block_bytes);
+  for (std::size_t i = 0; i < manifest.tensors.size(); ++i) {
+    const ManifestTensor& tensor = manifest.tensors[i];
+    for (const ManifestSlice& slice : tensor.slices) {
+      checkpoints::SliceReader(state_->files[tensor.file], state_->starts[i], tensor, slice, buffers)
+          .verify(faults, advance);
+    }
+  }
+  return faults;
+}
+
+}  // namespace tessera

@@ -1,0 +1,183 @@
+#include "checkpoint/slice_reader.h"
+
+#include <tessera/checkpoint/checksum.h>
+#include <tessera/core/error.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "checkpoint/safetensors_header.h"
+
+namespace tessera::checkpoints {
+namespace {
+
+constexpr std::uint64_t kNoBlock = std::numeric_limits<std::uint64_t>::max();
+// Runs with more than this between them are read one by one.
+constexpr std::uint64_t kMostSkipped = std::uint64_t{1} << 15;
+// So are runs that are longer than this.
+constexpr std::uint64_t kLongRun = std::uint64_t{1} << 16;
+
+/// The first run, from `from` on, that ends behind `element`.
+std::int64_t run_behind(const SliceRuns& runs, std::int64_t element, std::int64_t from) {
+  const auto ends_before = [&](std::int64_t run) { return runs.first_of(run) + runs.run_length() <= element; };
+  if (from >= runs.num_runs() || !ends_before(from)) return from;
+  std::int64_t low = from + 1;
+  std::int64_t high = runs.num_runs();
+  if (low < high && !ends_before(low)) return low;  // the usual case
+  while (low < high) {
+    const std::int64_t middle = low + (high - low) / 2;
+    if (ends_before(middle)) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+}  // namespace
+
+SliceReader::SliceReader(const FileReader& file, std::uint64_t start, const ManifestTensor& tensor,
+                         const ManifestSlice& slice, ReadBuffers& buffers)
+    : file_(file),
+      start_(start),
+      tensor_(tensor),
+      slice_(slice),
+      buffers_(buffers),
+      runs_(slice.place, "a slice"),
+      element_bytes_(static_cast<std::uint64_t>(dtype_bytes(tensor.dtype))),
+      run_bytes_(static_cast<std::uint64_t>(runs_.run_length()) * element_bytes_),
+      buffered_block_(kNoBlock) {}
+
+std::uint64_t SliceReader::num_bytes() const { return static_cast<std::uint64_t>(runs_.num_runs()) * run_bytes_; }
+
+std::uint64_t SliceReader::block_end(std::uint64_t block) const {
+  return std::min(block_begin(block) + buffers_.block_bytes_, num_bytes());
+}
+
+std::uint64_t SliceReader::file_offset(std::uint64_t in_slice) const {
+  const auto first = runs_.first_of(static_cast<std::int64_t>(in_slice / run_bytes_));
+  return start_ + static_cast<std::uint64_t>(first) * element_bytes_ + in_slice % run_bytes_;
+}
+
+void SliceReader::read(const SliceRuns& wanted, std::span<std::byte> into) {
+  if (wanted.num_runs() == 0 || runs_.num_runs() == 0) return;
+  std::int64_t mine = 0;
+  std::int64_t theirs = run_behind(wanted, runs_.first_of(0), 0);
+  while (theirs < wanted.num_runs()) {
+    const std::int64_t wanted_first = wanted.first_of(theirs);
+    mine = run_behind(runs_, wanted_first, mine);
+    if (mine == runs_.num_runs()) return;
+    const std::int64_t first = runs_.first_of(mine);
+    const std::int64_t begin = std::max(first, wanted_first);
+    const std::int64_t end = std::min(first + runs_.run_length(), wanted_first + wanted.run_length());
+    if (begin < end) {
+      const auto bytes = [this](std::int64_t elements) {
+        return static_cast<std::uint64_t>(elements) * element_bytes_;
+      };
+      read_piece({bytes(mine * runs_.run_length() + begin - first),
+                  bytes(theirs * wanted.run_length() + begin - wanted_first), bytes(end - begin)},
+                 into);
+    }
+    if (first + runs_.run_length() < wanted_first + wanted.run_length()) {
+      ++mine;
+      if (mine == runs_.num_runs()) return;
+      theirs = run_behind(wanted, runs_.first_of(mine), theirs);
+    } else {
+      ++theirs;
+    }
+  }
+}
+
+void SliceReader::read_piece(Piece piece, std::span<std::byte> into) {
+  while (piece.num_bytes > 0) {
+    const std::uint64_t block = piece.in_slice / buffers_.block_bytes_;
+    const std::uint64_t skipped = piece.in_slice - block_begin(block);
+    const std::uint64_t num_bytes = std::min(piece.num_bytes, block_end(block) - piece.in_slice);
+    const auto target = into.subspan(piece.in_destination, num_bytes);
+    if (num_bytes == block_end(block) - block_begin(block)) {
+      if (!load(block, target)) throw StorageError(fault(block, block));
+    } else {
+      if (buffered_block_ != block) {
+        buffered_block_ = kNoBlock;
+        if (!load(block, buffers_.block_of(block_end(block) - block_begin(block)))) {
+          throw StorageError(fault(block, block));
+        }
+        buffered_block_ = block;
+      }
+      std::memcpy(target.data(), buffers_.block_.data() + skipped, num_bytes);
+    }
+    piece = {piece.in_slice + num_bytes, piece.in_destination + num_bytes, piece.num_bytes - num_bytes};
+  }
+}
+
+bool SliceReader::load(std::uint64_t block, std::span<std::byte> target) {
+  gather(block_begin(block), target);
+  return checksum_of(target) == slice_.checksums[block];
+}
+
+void SliceReader::gather(std::uint64_t in_slice, std::span<std::byte> target) {
+  const std::uint64_t end = in_slice + target.size();
+  while (!target.empty()) {
+    const std::uint64_t length = std::min<std::uint64_t>(run_bytes_ - in_slice % run_bytes_, target.size());
+    const std::uint64_t offset = file_offset(in_slice);
+    if (length > kLongRun || length == target.size()) {
+      file_.read(offset, target.first(length));
+    } else {
+      const std::uint64_t skipped = file_offset(in_slice + length) - offset - length;
+      const std::uint64_t useful = skipped > kMostSkipped ? length : file_offset(end - 1) + 1 - offset;
+      std::memcpy(target.data(), window(offset, length, useful).data(), length);
+    }
+    target = target.subspan(length);
+    in_slice += length;
+  }
+}
+
+std::span<const std::byte> SliceReader::window(std::uint64_t offset, std::uint64_t num_bytes,
+                                               std::uint64_t num_useful) {
+  if (offset < window_begin_ || offset + num_bytes > window_end_) {
+    buffers_.window_.resize(ReadBuffers::kWindowBytes);
+    const std::uint64_t length = std::min(num_useful, ReadBuffers::kWindowBytes);
+    window_begin_ = window_end_ = 0;
+    file_.read(offset, std::span(buffers_.window_).first(length));
+    window_begin_ = offset;
+    window_end_ = offset + length;
+  }
+  return std::span(buffers_.window_).subspan(offset - window_begin_, num_bytes);
+}
+
+void SliceReader::verify(std::vector<std::string>& faults, const std::function<void(std::uint64_t)>& progress) {
+  const std::uint64_t count = num_blocks(num_bytes(), buffers_.block_bytes_);
+  std::uint64_t first_damaged = kNoBlock;
+  for (std::uint64_t block = 0; block <= count; ++block) {
+    bool damaged = false;
+    if (block < count) {
+      const std::uint64_t length = block_end(block) - block_begin(block);
+      try {
+        damaged = !load(block, buffers_.block_of(length));
+      } catch (const StorageError& error) {
+        faults.push_back(error.what());
+      }
+      progress(length);
+    }
+    if (damaged && first_damaged == kNoBlock) first_damaged = block;
+    if (!damaged && first_damaged != kNoBlock) {
+      faults.push_back(fault(first_damaged, block - 1));
+      first_damaged = kNoBlock;
+    }
+  }
+}
+
+std::string SliceReader::fault(std::uint64_t first_block, std::uint64_t last_block) const {
+  const std::uint64_t begin = file_offset(block_begin(first_block));
+  const std::uint64_t end = file_offset(block_end(last_block) - 1) + 1;
+  const bool scattered = end - begin > block_end(last_block) - block_begin(first_block);
+  return file_.path().string() + ": tensor " + shown(tensor_.name) + " of " + shown(tensor_.group) +
+         ", slice of rank " + std::to_string(slice_.rank) + " at " + shape_text(slice_.place.starts) + " of size " +
+         shape_text(slice_.place.sizes) + " in " + shape_text(slice_.place.view) + ": bytes " + std::to_string(begin) +
+         " to " + std::to_string(end) + " of the file" + (scattered ? ", as far as they are the slice's," : "") +
+         " are damaged: they have another checksum than when they were saved";
+}
+
+}  // namespace tessera::checkpoints

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <tessera/checkpoint/manifest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/file_reader.h"
+#include "checkpoint/slice_runs.h"
+
+namespace tessera::checkpoints {
+
+/// What reading a slice needs beside the destination: a block of it, and a piece of its file.
+class ReadBuffers {
+ public:
+  explicit ReadBuffers(std::uint64_t block_bytes) : block_bytes_(block_bytes) {}
+
+ private:
+  friend class SliceReader;
+  static constexpr std::uint64_t kWindowBytes = std::uint64_t{1} << 18;
+
+  /// Room for a block of that length. Grows with need: most tensors of a model are small.
+  std::span<std::byte> block_of(std::uint64_t num_bytes) {
+    if (block_.size() < num_bytes) block_.resize(num_bytes);
+    return std::span(block_).first(num_bytes);
+  }
+
+  std::uint64_t block_bytes_;
+  std::vector<std::byte> block_;
+  std::vector<std::byte> window_;
+};
+
+/// One slice of a tensor, as it lies in its file. Reads it block by block, and checks each.
+///
+/// Note [Blocks, runs and pieces]
+/// In the file the elements of a slice lie as runs. Laid side by side, the runs are the slice in its own order, which is
+/// what blocks are cut from and checksums are taken of. What is wanted of the tensor are runs too, and where both
+/// overlap is a piece: so many bytes of the slice that go to one stretch of the destination. A piece that is a whole
+/// block is read to its destination and checked there; of any other the block goes through a buffer.
+class SliceReader {
+ public:
+  /// All outlive this. `start` is where the tensor's bytes begin in the file.
+  SliceReader(const FileReader& file, std::uint64_t start, const ManifestTensor& tensor, const ManifestSlice& slice,
+              ReadBuffers& buffers);
+
+  /// Fills that part of `into` which this slice holds of what is wanted. Throws StorageError for a damaged block.
+  void read(const SliceRuns& wanted, std::span<std::byte> into);
+
+  /// Reads all of it; adds each fault, and tells `progress` of each block's bytes.
+  void verify(std::vector<std::string>& faults, const std::function<void(std::uint64_t)>& progress);
+
+ private:
+  struct Piece {
+    std::uint64_t in_slice;
+    std::uint64_t in_destination;
+    std::uint64_t num_bytes;
+  };
+
+  std::uint64_t num_bytes() const;
+  std::uint64_t block_begin(std::uint64_t block) const { return block * buffers_.block_bytes_; }
+  std::uint64_t block_end(std::uint64_t block) const;
+  /// Where a byte of the slice lies in the file.
+  std::uint64_t file_offset(std::uint64_t in_slice) const;
+  void read_piece(Piece piece, std::span<std::byte> into);
+  /// Brings a block to `target`. False when its checksum is another.
+  bool load(std::uint64_t block, std::span<std::byte> target);
+  void gather(std::uint64_t in_slice, std::span<std::byte> target);
+  std::span<const std::byte> window(std::uint64_t offset, std::uint64_t num_bytes, std::uint64_t num_useful);
+  std::string fault(std::uint64_t first_block, std::uint64_t last_block) const;
+
+  const FileReader& file_;
+  const std::uint64_t start_;
+  const ManifestTensor& tensor_;
+  const ManifestSlice& slice_;
+  ReadBuffers& buffers_;
+  const SliceRuns runs_;
+  const std::uint64_t element_bytes_;
+  const std::uint64_t run_bytes_;
+  std::uint64_t buffered_block_;    // in buffers_.block_
+  std::uint64_t window_begin_ = 0;  // of buffers_.window_, in the file
+  std::uint64_t window_end_ = 0;
+};
+
+}  // namespace tessera::checkpoints
