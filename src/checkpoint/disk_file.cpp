@@ -1,0 +1,126 @@
+#include "checkpoint/disk_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "checkpoint/disk_error.h"
+
+namespace tessera::checkpoints {
+namespace {
+
+// Note [Direct and buffered bytes]
+// A checkpoint is written once and read after a restart, if ever: to copy it into the page cache costs time of the
+// processor and the memory that training could use, and the disk stands idle until the first pages are sent to it. So
+// long stretches are written with O_DIRECT, which wants whole blocks; what is left at their ends goes through the page
+// cache. Several ranks write into one file, and their slices meet inside a block. A page of the cache is written back
+// as a whole: if a part of it had been written directly meanwhile, old bytes would replace new ones. Therefore bytes go
+// directly only if all of their page and of their file system's block is of one stretch; the pages where stretches
+// meet are buffered by all of them, and the system keeps one copy of a page for all processes.
+
+constexpr std::size_t kMostAlignment = std::size_t{64} << 10;
+/// Below this a request costs more than the copy that it saves.
+constexpr std::size_t kLeastDirect = std::size_t{256} << 10;
+
+std::size_t alignment_of(int file) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  struct stat found{};
+  if (fstat(file, &found) != 0 || found.st_blksize <= 0) return page;
+  const auto block = std::bit_ceil(static_cast<std::size_t>(found.st_blksize));
+  return std::max(page, std::min(block, kMostAlignment));  // file systems of networks name what they like to transfer
+}
+
+/// What says that it cannot be done this way, rather than that the disk failed.
+bool is_refusal(int error) {
+  return error == EINVAL || error == EOPNOTSUPP || error == ENOSYS || error == EPERM || error == ENOMEM;
+}
+
+}  // namespace
+
+DiskFile::DiskFile(std::filesystem::path path, Descriptor file, std::shared_ptr<DirectWriters> writers,
+                   std::function<void(const std::string&)> tell)
+    : path_(std::move(path)), file_(std::move(file)), writers_(std::move(writers)), tell_(std::move(tell)) {
+  if (writers_) open_direct();
+}
+
+void DiskFile::open_direct() {
+  alignment_ = alignment_of(file_.get());
+  direct_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC));
+  is_direct_ = static_cast<bool>(direct_);
+  if (!direct_) refuse_direct("opening it for direct I/O", errno);
+}
+
+void DiskFile::refuse_direct(const std::string& what, int error) {
+  is_direct_ = false;
+  if (tell_) tell_(path_.string() + " is written through the page cache: " + what + ": " + std::strerror(error));
+}
+
+void DiskFile::write(std::vector<WriteRange> ranges) {
+  for (const WriteStretch& stretch : join_ranges(ranges)) {
+    if (!is_direct_) {
+      write_buffered(stretch);
+      continue;
+    }
+    const AlignedStretch parts = align(stretch, alignment_, kLeastDirect);
+    write_buffered(parts.head);
+    if (!write_direct(parts.middle)) write_buffered(parts.middle);
+    write_buffered(parts.tail);
+  }
+}
+
+bool DiskFile::write_direct(const WriteStretch& stretch) {
+  if (stretch.num_bytes == 0) return true;
+  int error = 0;
+  std::unique_ptr<DirectWriter> writer = writers_->take(error);
+  if (!writer) {
+    refuse_direct("io_uring", error);
+    return false;
+  }
+  error = writer->write(direct_.get(), stretch, alignment_);
+  writers_->give_back(std::move(writer));
+  if (error == 0) return true;
+  if (!is_refusal(error)) {
+    throw disk_error(path_, "cannot be written from byte " + std::to_string(stretch.offset) + " on", error,
+                     stretch.num_bytes);
+  }
+  refuse_direct("direct I/O", error);
+  return false;
+}
+
+void DiskFile::write_buffered(const WriteStretch& stretch) {
+  constexpr std::size_t kMostPieces = 64;
+  std::uint64_t offset = stretch.offset;
+  std::vector<iovec> pieces;
+  for (const std::span<const std::byte> piece : stretch.pieces) {
+    pieces.push_back({const_cast<std::byte*>(piece.data()), piece.size()});
+  }
+  for (std::size_t first = 0; first < pieces.size();) {
+    const std::size_t count = std::min(kMostPieces, pieces.size() - first);
+    const ssize_t result = pwritev(file_.get(), &pieces[first], static_cast<int>(count), static_cast<off_t>(offset));
+    if (result < 0 && errno == EINTR) continue;
+    if (result <= 0) {
+      throw disk_error(path_, "cannot be written from byte " + std::to_string(offset) + " on", result < 0 ? errno : EIO,
+                       stretch.end() - offset);
+    }
+    auto taken = static_cast<std::size_t>(result);
+    offset += taken;
+    for (; first < pieces.size() && taken >= pieces[first].iov_len; ++first) taken -= pieces[first].iov_len;
+    if (taken == 0) continue;
+    pieces[first].iov_base = static_cast<std::byte*>(pieces[first].iov_base) + taken;
+    pieces[first].iov_len -= taken;
+  }
+}
+
+void DiskFile::sync() {
+  while (fsync(file_.get()) != 0) {
+    if (errno != EINTR) throw disk_error(path_, "cannot be brought to the disk", errno);
+  }
+}
+
+}  // namespace tessera::checkpoints

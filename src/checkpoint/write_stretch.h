@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "checkpoint/file_system.h"
+
+namespace tessera::checkpoints {
+
+/// Bytes that lie side by side in a file, from several places in memory.
+struct WriteStretch {
+  std::uint64_t offset = 0;
+  std::uint64_t num_bytes = 0;
+  std::vector<std::span<const std::byte>> pieces;  // in the order of the file, none empty
+
+  std::uint64_t end() const { return offset + num_bytes; }
+  /// Bytes of it from `begin` on, as a place in the file.
+  WriteStretch part(std::uint64_t begin, std::uint64_t end) const;
+};
+
+/// Ranges that touch become one stretch; empty ones vanish. Throws InternalError when they are not sorted or overlap.
+std::vector<WriteStretch> join_ranges(const std::vector<WriteRange>& ranges);
+
+/// The part of a stretch whose ends are multiples of `alignment`, and what is before and behind it. When that part
+/// would be shorter than `least`, all is `head`.
+struct AlignedStretch {
+  WriteStretch head;
+  WriteStretch middle;
+  WriteStretch tail;
+};
+AlignedStretch align(const WriteStretch& stretch, std::uint64_t alignment, std::uint64_t least);
+
+}  // namespace tessera::checkpoints

@@ -1,0 +1,66 @@
+#include <tessera/core/error.h>
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/write_stretch.h"
+#include "support/error_message.h"
+
+namespace tessera::checkpoints {
+namespace {
+
+WriteRange range(std::uint64_t offset, std::string_view text) { return {offset, std::as_bytes(std::span(text))}; }
+
+std::string text_of(const WriteStretch& stretch) {
+  std::string text;
+  for (const std::span<const std::byte> piece : stretch.pieces) {
+    text.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  }
+  EXPECT_EQ(text.size(), stretch.num_bytes);
+  return text;
+}
+
+TEST(WriteStretch, JoinsRangesThatTouch) {
+  const auto stretches = join_ranges({range(3, "ab"), range(5, ""), range(5, "c"), range(7, "de")});
+  ASSERT_EQ(stretches.size(), 2U);
+  EXPECT_EQ(stretches[0].offset, 3U);
+  EXPECT_EQ(text_of(stretches[0]), "abc");
+  EXPECT_EQ(stretches[1].offset, 7U);
+  EXPECT_EQ(text_of(stretches[1]), "de");
+  EXPECT_TRUE(join_ranges({}).empty());
+}
+
+TEST(WriteStretch, RefusesRangesThatOverlapOrGoBack) {
+  for (const auto& ranges : {std::vector{range(3, "ab"), range(4, "c")}, std::vector{range(3, "ab"), range(0, "c")}}) {
+    testing::expect_parts(testing::message_of<InternalError>([&] { join_ranges(ranges); }), {"ends at byte 5"});
+  }
+}
+
+TEST(WriteStretch, IsAlignedInItsMiddle) {
+  const auto stretch = join_ranges({range(3, "abcdef"), range(9, "ghijklm")}).at(0);
+  const AlignedStretch parts = align(stretch, 4, 8);
+  EXPECT_EQ(text_of(parts.head), "a");
+  EXPECT_EQ(parts.middle.offset, 4U);
+  EXPECT_EQ(text_of(parts.middle), "bcdefghijklm");
+  EXPECT_EQ(text_of(parts.tail), "");
+  EXPECT_EQ(text_of(align(stretch, 8, 8).head), "abcde");
+  EXPECT_EQ(text_of(align(stretch, 8, 8).middle), "fghijklm");
+}
+
+TEST(WriteStretch, StaysInOnePieceWhenItsMiddleIsShort) {
+  const auto stretch = join_ranges({range(3, "abcdef")}).at(0);
+  for (const std::uint64_t alignment : {4, 8, 16}) {
+    const AlignedStretch parts = align(stretch, alignment, 8);
+    EXPECT_EQ(text_of(parts.head), "abcdef");
+    EXPECT_EQ(parts.middle.num_bytes + parts.tail.num_bytes, 0U);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::checkpoints
