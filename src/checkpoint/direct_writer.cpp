@@ -76,6 +76,7 @@ std::unique_ptr<DirectWriter> DirectWriter::make(int& error) {
     error = errno;
     return nullptr;
   }
+  madvise(memory, kNumBuffers * kBufferBytes, MADV_HUGEPAGE);  // the disk is given fewer pages; only a wish
   writer->memory_ = static_cast<std::byte*>(memory);
   for (std::size_t i = 0; i < kNumBuffers; ++i) writer->slots_[i].buffer = writer->memory_ + i * kBufferBytes;
   return writer;

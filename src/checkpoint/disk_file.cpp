@@ -8,6 +8,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "checkpoint/disk_error.h"
@@ -27,6 +28,19 @@ namespace {
 constexpr std::size_t kMostAlignment = std::size_t{64} << 10;
 /// Below this a request costs more than the copy that it saves.
 constexpr std::size_t kLeastDirect = std::size_t{256} << 10;
+/// Of one call that goes through the page cache.
+constexpr std::size_t kBufferedBytes = std::size_t{4} << 20;
+
+/// As many as one call takes: whole pieces of about kBufferedBytes together, at least one.
+std::size_t num_pieces_of_call(std::span<const iovec> pieces) {
+  constexpr std::size_t kMostPieces = 64;
+  std::size_t count = 1;
+  std::size_t num_bytes = pieces.front().iov_len;
+  while (count < std::min(kMostPieces, pieces.size()) && num_bytes + pieces[count].iov_len <= kBufferedBytes) {
+    num_bytes += pieces[count++].iov_len;
+  }
+  return count;
+}
 
 std::size_t alignment_of(int file) {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -94,14 +108,15 @@ bool DiskFile::write_direct(const WriteStretch& stretch) {
 }
 
 void DiskFile::write_buffered(const WriteStretch& stretch) {
-  constexpr std::size_t kMostPieces = 64;
-  std::uint64_t offset = stretch.offset;
   std::vector<iovec> pieces;
-  for (const std::span<const std::byte> piece : stretch.pieces) {
-    pieces.push_back({const_cast<std::byte*>(piece.data()), piece.size()});
+  for (std::span<const std::byte> piece : stretch.pieces) {
+    for (; !piece.empty(); piece = piece.subspan(std::min(piece.size(), kBufferedBytes))) {
+      pieces.push_back({const_cast<std::byte*>(piece.data()), std::min(piece.size(), kBufferedBytes)});
+    }
   }
+  std::uint64_t offset = stretch.offset;
   for (std::size_t first = 0; first < pieces.size();) {
-    const std::size_t count = std::min(kMostPieces, pieces.size() - first);
+    const std::size_t count = num_pieces_of_call(std::span(pieces).subspan(first));
     const ssize_t result = pwritev(file_.get(), &pieces[first], static_cast<int>(count), static_cast<off_t>(offset));
     if (result < 0 && errno == EINTR) continue;
     if (result <= 0) {
@@ -109,6 +124,10 @@ void DiskFile::write_buffered(const WriteStretch& stretch) {
                        stretch.end() - offset);
     }
     auto taken = static_cast<std::size_t>(result);
+    // The disk begins now, rather than at sync(). Where that cannot be, nothing is lost.
+    if (taken >= kLeastDirect) {
+      sync_file_range(file_.get(), static_cast<off_t>(offset), static_cast<off_t>(taken), SYNC_FILE_RANGE_WRITE);
+    }
     offset += taken;
     for (; first < pieces.size() && taken >= pieces[first].iov_len; ++first) taken -= pieces[first].iov_len;
     if (taken == 0) continue;

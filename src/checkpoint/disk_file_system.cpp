@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -41,9 +42,15 @@ std::function<void(const std::string&)> once_a_reason(std::function<void(const s
   };
 }
 
-/// Sets room aside, so that a full disk is known before a byte is written.
+/// Sets room aside, so that a full disk is known before a byte is written. Asks first: the system would take all that is
+/// free before it says that this is not enough, and others would see a full disk meanwhile.
 int set_length(int file, std::uint64_t num_bytes) {
   if (num_bytes == 0) return 0;
+  struct statvfs found{};
+  if (fstatvfs(file, &found) == 0 && found.f_blocks > 0 &&
+      num_bytes / found.f_frsize > static_cast<std::uint64_t>(found.f_bfree)) {
+    return ENOSPC;
+  }
   const auto length = static_cast<off_t>(num_bytes);
   int result = 0;
   do {
