@@ -1,5 +1,6 @@
 #include <tessera/shard/same_model.h>
 
+#include <tessera/comm/texts.h>
 #include <tessera/core/error.h>
 
 #include <ATen/ATen.h>
@@ -35,16 +36,6 @@ std::int64_t reduced(const Communicator& comm, std::int64_t value, ReduceOp op) 
   const at::Tensor tensor = at::full({1}, value, at::kLong);
   comm.all_reduce(tensor, op);
   return tensor.item<std::int64_t>();
-}
-
-/// `root`'s text on every rank.
-std::string broadcast_text(const Communicator& comm, const std::string& text, int root) {
-  const at::Tensor length = at::full({1}, static_cast<std::int64_t>(text.size()), at::kLong);
-  comm.broadcast(length, root);
-  const at::Tensor bytes = at::zeros({length.item<std::int64_t>()}, at::kByte);
-  if (comm.rank() == root) std::memcpy(bytes.data_ptr(), text.data(), text.size());
-  comm.broadcast(bytes, root);
-  return {static_cast<const char*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.numel())};
 }
 
 std::string first_difference(const std::vector<std::string>& mine, const std::vector<std::string>& theirs, int rank) {

@@ -1,0 +1,96 @@
+#include "checkpoint/plan_agreement.h"
+
+#include <tessera/checkpoint/checksum.h>
+#include <tessera/checkpoint/safetensors.h>
+#include <tessera/comm/texts.h>
+#include <tessera/core/error.h>
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera::checkpoints {
+namespace {
+
+SliceDescription described(const HeldSlice& slice) {
+  if (!slice.values.defined() || slice.values.numel() != slice.place.num_elements() || !slice.values.is_contiguous()) {
+    throw ConfigError("tensor \"" + slice.name + "\" of \"" + slice.group +
+                      "\": a slice needs contiguous values, as many as its place has elements (" +
+                      std::to_string(slice.place.num_elements()) + ")");
+  }
+  return {slice.group, slice.name, to_stored_dtype(slice.values.scalar_type()), slice.shape, slice.place};
+}
+
+/// Values travel as a manifest that has nothing else.
+std::string to_text(const std::map<std::string, ManifestValue>& values) {
+  Manifest manifest;
+  manifest.values = values;
+  return manifest.to_json();
+}
+
+std::map<std::string, ManifestValue> merged(const std::vector<std::string>& texts) {
+  std::map<std::string, ManifestValue> all;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    for (const auto& [name, value] : Manifest::parse(texts[rank], "the values of rank " + std::to_string(rank)).values) {
+      const auto [place, added] = all.emplace(name, value);
+      if (added || place->second == value) continue;
+      throw ConfigError("the value \"" + name + "\" of the checkpoint is another on rank " + std::to_string(rank) +
+                        " than on a rank before it; give each rank's own value a name of its own");
+    }
+  }
+  return all;
+}
+
+/// What a rank tells the others first.
+struct Told {
+  std::string fingerprint;  // of its slices
+  std::string fault;        // what is wrong with them; the others would wait for a rank that kept it to itself
+  std::string values;
+
+  std::string to_text() const { return fingerprint + "\n" + fault + "\n" + values; }
+  static Told parse(const std::string& text) {
+    const std::size_t first = text.find('\n');
+    const std::size_t second = text.find('\n', first + 1);
+    return {text.substr(0, first), text.substr(first + 1, second - first - 1), text.substr(second + 1)};
+  }
+};
+
+Told told_of(const RankState& state, std::string& slices) {
+  Told told;
+  told.values = to_text(state.values);
+  try {
+    std::vector<SliceDescription> list;
+    for (const HeldSlice& slice : state.slices) list.push_back(described(slice));
+    slices = checkpoints::to_text(list);
+    told.fingerprint = root_checksum_of(slices);
+  } catch (const ConfigError& error) {
+    told.fault = error.what();
+    std::replace(told.fault.begin(), told.fault.end(), '\n', ' ');
+  }
+  return told;
+}
+
+}  // namespace
+
+AgreedSave PlanAgreement::agree(const Communicator& comm, const RankState& state, std::uint64_t max_file_bytes) {
+  std::string slices;
+  const Told mine = told_of(state, slices);
+  std::vector<std::string> fingerprints;
+  std::vector<std::string> values;
+  for (const std::string& text : all_gather_texts(comm, mine.to_text())) {
+    Told told = Told::parse(text);
+    if (!told.fault.empty()) throw ConfigError("rank " + std::to_string(values.size()) + ": " + told.fault);
+    fingerprints.push_back(std::move(told.fingerprint));
+    values.push_back(std::move(told.values));
+  }
+  if (fingerprints != fingerprints_) {
+    std::vector<std::vector<SliceDescription>> of_ranks;
+    for (const std::string& text : all_gather_texts(comm, slices)) of_ranks.push_back(slices_from_text(text));
+    plan_ = std::make_shared<const SavePlan>(SavePlan::make(of_ranks, max_file_bytes));
+    fingerprints_ = std::move(fingerprints);
+  }
+  return {plan_, merged(values)};
+}
+
+}  // namespace tessera::checkpoints

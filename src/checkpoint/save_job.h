@@ -1,0 +1,35 @@
+#pragma once
+
+#include <tessera/checkpoint/manifest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/save_plan.h"
+#include "checkpoint/step_draft.h"
+
+namespace tessera::checkpoints {
+
+/// What all ranks agree on before a step is written.
+struct SaveOrder {
+  std::shared_ptr<const SavePlan> plan;
+  std::int64_t step = 0;
+  int rank = 0;
+  std::map<std::string, ManifestValue> values;  ///< rank 0: those of all ranks
+  std::chrono::milliseconds patience{0};        ///< how long rank 0 waits for the others
+};
+
+/// One rank's part of saving a step: writes its slices, brings them to the disk and tells rank 0, who makes the step
+/// appear. `sources` are the bytes of the rank's planned slices, in their order. May run on a thread of its own:
+/// nothing is communicated but through files.
+/// Blocks: for the disk and, on rank 0, for the other ranks. Throws StorageError; then the step does not appear.
+void save_slices(StepDraft& draft, const SaveOrder& order, const std::vector<std::span<const std::byte>>& sources);
+
+}  // namespace tessera::checkpoints

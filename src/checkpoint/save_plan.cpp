@@ -1,0 +1,160 @@
+#include "checkpoint/save_plan.h"
+
+#include <tessera/checkpoint/checksum.h>
+#include <tessera/checkpoint/safetensors_index.h>
+#include <tessera/core/error.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "checkpoint/byte_ranges.h"
+#include "checkpoint/group_files.h"
+#include "checkpoint/safetensors_header.h"
+#include "checkpoint/slice_runs.h"
+#include "checkpoint/writer_shares.h"
+
+namespace tessera::checkpoints {
+namespace {
+
+struct Holder {
+  int rank = 0;
+  std::size_t held = 0;
+};
+
+/// One tensor, and who holds which part of it.
+struct HeldTensor {
+  const SliceDescription* described = nullptr;
+  int rank = 0;  // of the first that describes it
+  std::map<SlicePlace, std::vector<Holder>> slices;
+};
+
+/// By group and name.
+using HeldTensors = std::map<std::pair<std::string, std::string>, HeldTensor>;
+
+std::string titled(const SliceDescription& slice) {
+  return "tensor " + shown(slice.name) + " of \"" + slice.group + "\"";
+}
+
+void check_same(const HeldTensor& tensor, const SliceDescription& slice, int rank) {
+  const SliceDescription& first = *tensor.described;
+  if (first.dtype == slice.dtype && first.shape == slice.shape) return;
+  const auto text = [](const SliceDescription& one) {
+    return std::string(dtype_name(one.dtype)) + " " + shape_text(one.shape);
+  };
+  throw ConfigError(titled(slice) + " is " + text(first) + " on rank " + std::to_string(tensor.rank) + " and " +
+                    text(slice) + " on rank " + std::to_string(rank) + "; save the same model on every rank");
+}
+
+HeldTensors collect(const std::vector<std::vector<SliceDescription>>& of_ranks) {
+  HeldTensors tensors;
+  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    for (std::size_t i = 0; i < of_ranks[rank].size(); ++i) {
+      const SliceDescription& slice = of_ranks[rank][i];
+      HeldTensor& tensor = tensors[{slice.group, slice.name}];
+      if (tensor.described == nullptr) {
+        tensor.described = &slice;
+        tensor.rank = static_cast<int>(rank);
+      }
+      check_same(tensor, slice, static_cast<int>(rank));
+      if (slice.place.num_elements() == 0) continue;
+      auto& holders = tensor.slices[as_stretch(slice.place).value_or(slice.place)];
+      if (!holders.empty() && holders.back().rank == static_cast<int>(rank)) {
+        throw ConfigError(titled(slice) + " is listed twice on rank " + std::to_string(rank));
+      }
+      holders.push_back({static_cast<int>(rank), i});
+    }
+  }
+  return tensors;
+}
+
+/// Each element of the tensor is in exactly one slice.
+void check_covered(const HeldTensor& tensor) {
+  ByteRanges elements;
+  for (const auto& [place, holders] : tensor.slices) {
+    const SliceRuns runs(place.view, {place.starts, place.sizes}, titled(*tensor.described));
+    runs.for_each([&](std::int64_t first) {
+      const auto begin = static_cast<std::uint64_t>(first);
+      if (elements.add(begin, begin + static_cast<std::uint64_t>(runs.run_length()))) return;
+      throw ConfigError(titled(*tensor.described) + ": the slice at " + shape_text(place.starts) + " of " +
+                        shape_text(place.view) + " on rank " + std::to_string(holders.front().rank) +
+                        " overlaps another one that is not the same; give every element to one slice");
+    });
+  }
+  const std::int64_t wanted = SlicePlace::whole(tensor.described->shape).num_elements();
+  const auto missing = elements.first_missing(static_cast<std::uint64_t>(wanted));
+  if (!missing) return;
+  throw ConfigError(titled(*tensor.described) + ": no rank holds element " + std::to_string(*missing) + " of " +
+                    std::to_string(wanted) + "; every element must be on some rank");
+}
+
+/// Fills in files and tensors; returns for each tensor of the manifest who holds it.
+std::vector<const HeldTensor*> place_in_files(const HeldTensors& tensors, std::uint64_t max_file_bytes,
+                                              SavePlan& plan) {
+  std::map<std::string, std::vector<StoredTensor>> groups;
+  for (const auto& [key, tensor] : tensors) {
+    groups[key.first].push_back({key.second, tensor.described->dtype, tensor.described->shape});
+  }
+  std::vector<const HeldTensor*> held;
+  for (auto& [group, stored] : groups) {
+    for (const GroupFile& file : files_of_group(group, std::move(stored), max_file_bytes)) {
+      const auto bytes = std::as_bytes(std::span(file.text));
+      plan.files.push_back({file.name, file.num_bytes, file.text, file.layout ? bytes.size() : 0});
+      plan.manifest.files.push_back(
+          {file.name, file.num_bytes, file.layout ? bytes.size() : 0, checksum_of(bytes)});
+      if (!file.layout) continue;
+      for (const StoredTensor& tensor : file.layout->tensors()) {
+        held.push_back(&tensors.at({group, tensor.name}));
+        plan.tensor_start.push_back(bytes.size() + tensor.begin);
+        plan.manifest.tensors.push_back(
+            {tensor.name, group, tensor.dtype, tensor.shape, plan.manifest.files.size() - 1, {}});
+      }
+    }
+  }
+  return held;
+}
+
+/// In the order of the tensors, which is that of the files; `tensor_of` gets the tensor of each.
+std::vector<SharedSlice> slices_to_share(const SavePlan& plan, const std::vector<const HeldTensor*>& held,
+                                         std::vector<std::size_t>& tensor_of) {
+  std::vector<SharedSlice> slices;
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    const std::int64_t element_bytes = dtype_bytes(held[i]->described->dtype);
+    for (const auto& [place, holders] : held[i]->slices) {
+      SharedSlice slice{place, plan.tensor_start[i], element_bytes, {}, {}};
+      if (place.view.size() == 1) slice.file_offset += static_cast<std::uint64_t>(place.starts[0] * element_bytes);
+      for (const Holder& holder : holders) {
+        slice.ranks.push_back(holder.rank);
+        slice.held.push_back(holder.held);
+      }
+      slices.push_back(std::move(slice));
+      tensor_of.push_back(i);
+    }
+  }
+  return slices;
+}
+
+}  // namespace
+
+SavePlan SavePlan::make(const std::vector<std::vector<SliceDescription>>& of_ranks, std::uint64_t max_file_bytes) {
+  const HeldTensors tensors = collect(of_ranks);
+  for (const auto& [key, tensor] : tensors) check_covered(tensor);
+  SavePlan plan;
+  plan.manifest.num_ranks = static_cast<int>(of_ranks.size());
+  plan.of_rank.resize(of_ranks.size());
+  const auto held = place_in_files(tensors, max_file_bytes, plan);
+  std::vector<std::size_t> tensor_of;
+  const auto slices = slices_to_share(plan, held, tensor_of);
+  for (const WriterShare& share : share_out(slices)) {
+    const SharedSlice& slice = slices[share.slice];
+    const std::size_t tensor = tensor_of[share.slice];
+    auto& listed = plan.manifest.tensors[tensor].slices;
+    const int rank = slice.ranks[share.holder];
+    plan.of_rank[static_cast<std::size_t>(rank)].push_back(
+        {tensor, listed.size(), slice.held[share.holder], share.first});
+    listed.push_back({rank, share.place, {}});
+  }
+  return plan;
+}
+
+}  // namespace tessera::checkpoints

@@ -1,0 +1,63 @@
+#include "checkpoint/save_worker.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace tessera::checkpoints {
+
+SaveWorker::~SaveWorker() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void SaveWorker::submit(std::int64_t step, std::function<void()> save) {
+  const std::lock_guard lock(mutex_);
+  jobs_.push_back({step, std::move(save)});
+  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  changed_.notify_all();
+}
+
+void SaveWorker::wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return jobs_.empty() && !working_; });
+}
+
+bool SaveWorker::has_failed() {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(outcomes_.begin(), outcomes_.end(), [](const auto& outcome) { return !outcome.error.empty(); });
+}
+
+std::vector<SaveOutcome> SaveWorker::take_outcomes() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(outcomes_, {});
+}
+
+void SaveWorker::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return ending_ || !jobs_.empty(); });
+    if (jobs_.empty()) return;
+    Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    working_ = true;
+    lock.unlock();
+    SaveOutcome outcome{job.step, {}};
+    try {
+      job.save();
+    } catch (const std::exception& error) {
+      outcome.error = error.what();
+    }
+    job.save = nullptr;  // gives back its memory before anybody is told that it is done
+    lock.lock();
+    working_ = false;
+    outcomes_.push_back(std::move(outcome));
+    changed_.notify_all();
+  }
+}
+
+}  // namespace tessera::checkpoints

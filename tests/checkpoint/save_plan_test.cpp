@@ -1,0 +1,127 @@
+#include "checkpoint/save_plan.h"
+
+#include <tessera/core/error.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "checkpoint/slice_runs.h"
+#include "support/error_message.h"
+
+namespace tessera::checkpoints {
+namespace {
+
+using testing::expect_parts;
+using testing::message_of;
+
+constexpr std::uint64_t kLarge = 1U << 30;
+
+SliceDescription part(const std::string& name, std::vector<std::int64_t> shape, SlicePlace place,
+                      const std::string& group = "model") {
+  return {group, name, StoredDtype::kF32, std::move(shape), std::move(place)};
+}
+
+SliceDescription whole(const std::string& name, const std::vector<std::int64_t>& shape) {
+  return part(name, shape, SlicePlace::whole(shape));
+}
+
+/// Elements that each rank writes of all tensors.
+std::vector<std::int64_t> written(const SavePlan& plan) {
+  std::vector<std::int64_t> elements;
+  for (const auto& slices : plan.of_rank) {
+    elements.push_back(0);
+    for (const PlannedSlice& one : slices) {
+      elements.back() += plan.manifest.tensors[one.tensor].slices[one.slice].place.num_elements();
+    }
+  }
+  return elements;
+}
+
+TEST(SavePlan, WritesEverySliceOfShardsByItsHolder) {
+  const auto plan = SavePlan::make({{part("w", {4, 3}, SlicePlace::stretch(12, 0, 7))},
+                                    {part("w", {4, 3}, SlicePlace::stretch(12, 7, 5))}},
+                                   kLarge);
+  EXPECT_EQ(written(plan), (std::vector<std::int64_t>{7, 5}));
+  EXPECT_EQ(plan.manifest.num_ranks, 2);
+  ASSERT_EQ(plan.manifest.tensors.size(), 1U);
+  EXPECT_EQ(plan.manifest.tensors[0].slices[1].rank, 1);
+}
+
+TEST(SavePlan, SharesOutWhatAllRanksHold) {
+  std::vector<SliceDescription> model;
+  for (int i = 0; i < 10; ++i) model.push_back(whole("w" + std::to_string(i), {1000, 37}));
+  for (const std::size_t num_ranks : {1U, 2U, 3U, 7U}) {
+    const auto plan = SavePlan::make(std::vector(num_ranks, model), kLarge);
+    const auto elements = written(plan);
+    const auto [least, most] = std::minmax_element(elements.begin(), elements.end());
+    EXPECT_LE(*most - *least, 2 * 4096 / 4) << num_ranks << " ranks";
+    std::int64_t all = 0;
+    for (const std::int64_t count : elements) all += count;
+    EXPECT_EQ(all, 370000) << num_ranks << " ranks";
+  }
+}
+
+TEST(SavePlan, CutsBetweenRanksAtPagesOfTheFile) {
+  const auto plan = SavePlan::make(std::vector(3, std::vector{whole("w", {100000})}), kLarge);
+  ASSERT_EQ(plan.manifest.tensors[0].slices.size(), 3U);
+  for (std::size_t i = 1; i < 3; ++i) {
+    const auto start = static_cast<std::uint64_t>(plan.manifest.tensors[0].slices[i].place.starts[0]);
+    EXPECT_EQ((plan.tensor_start[0] + 4 * start) % 4096, 0U);
+  }
+}
+
+TEST(SavePlan, SharesOutReplicasOfShards) {
+  // Hybrid: ranks 0 and 2 hold one half, 1 and 3 the other.
+  const auto low = part("w", {1 << 20}, SlicePlace::stretch(1 << 20, 0, 1 << 19));
+  const auto high = part("w", {1 << 20}, SlicePlace::stretch(1 << 20, 1 << 19, 1 << 19));
+  const auto plan = SavePlan::make({{low}, {high}, {low}, {high}}, kLarge);
+  for (const std::int64_t count : written(plan)) EXPECT_NEAR(static_cast<double>(count), 1 << 18, 1024);
+}
+
+TEST(SavePlan, KeepsBoxesInOnePiece) {
+  const SlicePlace left{{4, 6}, {0, 0}, {4, 3}};
+  const SlicePlace right{{4, 6}, {0, 3}, {4, 3}};
+  const auto plan = SavePlan::make({{part("w", {4, 6}, left)}, {part("w", {4, 6}, right)}}, kLarge);
+  EXPECT_EQ(plan.manifest.tensors[0].slices[0].place, left);
+  EXPECT_EQ(plan.manifest.tensors[0].slices[1].place, right);
+}
+
+TEST(SavePlan, SpreadsLargeGroupsOverFilesWithAnIndex) {
+  std::vector<SliceDescription> model;
+  for (int i = 0; i < 5; ++i) model.push_back(whole("w" + std::to_string(i), {100}));
+  const auto plan = SavePlan::make({model}, 1000);
+  ASSERT_EQ(plan.files.size(), 4U);
+  EXPECT_EQ(plan.files[0].name, "model-00001-of-00003.safetensors");
+  EXPECT_EQ(plan.files[3].name, "model.safetensors.index.json");
+  EXPECT_EQ(plan.files[3].text.size(), plan.files[3].num_bytes);
+}
+
+TEST(SavePlan, GivesEachGroupFilesOfItsOwn) {
+  const auto plan = SavePlan::make(
+      {{whole("w", {2}), part("w/exp_avg", {2}, SlicePlace::whole({2}), "optimizer")}}, kLarge);
+  ASSERT_EQ(plan.files.size(), 2U);
+  EXPECT_EQ(plan.files[0].name, "model.safetensors");
+  EXPECT_EQ(plan.files[1].name, "optimizer.safetensors");
+}
+
+TEST(SavePlan, RefusesWhatDoesNotMakeUpATensor) {
+  const auto make = [](const std::vector<std::vector<SliceDescription>>& of_ranks) {
+    return message_of<ConfigError>([&] { SavePlan::make(of_ranks, kLarge); });
+  };
+  const auto stretch = [](std::int64_t start, std::int64_t size) {
+    return part("w", {10}, SlicePlace::stretch(10, start, size));
+  };
+  expect_parts(make({{stretch(0, 4)}, {stretch(5, 5)}}), {"\"w\"", "element 4 of 10"});
+  expect_parts(make({{stretch(0, 6)}, {stretch(5, 5)}}), {"\"w\"", "overlaps", "rank 1"});
+  expect_parts(make({{whole("w", {10})}, {whole("w", {2, 5})}}), {"\"w\"", "rank 0", "rank 1"});
+  expect_parts(make({{whole("w", {10}), whole("w", {10})}}), {"\"w\"", "twice", "rank 0"});
+}
+
+TEST(SavePlan, TellsOtherRanksOfSlices) {
+  const std::vector<SliceDescription> slices{part("a\"b\n", {4, 6}, {{4, 6}, {0, 3}, {4, 3}}), whole("", {})};
+  EXPECT_EQ(slices_from_text(to_text(slices)), slices);
+}
+
+}  // namespace
+}  // namespace tessera::checkpoints
