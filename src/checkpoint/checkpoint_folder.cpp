@@ -40,8 +40,8 @@ std::vector<at::Tensor> parts_of(const SavePlan& plan, int rank, const RankState
   std::vector<at::Tensor> parts;
   for (const PlannedSlice& planned : plan.of_rank[static_cast<std::size_t>(rank)]) {
     const SlicePlace& place = plan.manifest.tensors[planned.tensor].slices[planned.slice].place;
-    parts.push_back(state.slices[planned.held].values.detach().view({-1}).narrow(0, planned.first,
-                                                                                 place.num_elements()));
+    parts.push_back(
+        state.slices[planned.held].values.detach().view({-1}).narrow(0, planned.first, place.num_elements()));
   }
   return parts;
 }
@@ -251,8 +251,7 @@ bool CheckpointFolder::State::try_load(std::int64_t step, const std::function<vo
   return false;
 }
 
-std::optional<std::int64_t> CheckpointFolder::State::load_newest(
-    const std::function<void(const SavedStep&)>& restore) {
+std::optional<std::int64_t> CheckpointFolder::State::load_newest(const std::function<void(const SavedStep&)>& restore) {
   std::string listed;
   if (leads() && std::filesystem::exists(folder_)) {
     for (const std::int64_t step : list_steps(folder_)) listed += std::to_string(step) + " ";

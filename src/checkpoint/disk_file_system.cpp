@@ -42,7 +42,7 @@ std::function<void(const std::string&)> once_a_reason(std::function<void(const s
   };
 }
 
-/// Sets room aside, so that a full disk is known before a byte is written. Asks first: the system would take all that is
+/// Sets room aside: a full disk is known before a byte is written. Asks first: the system would take all that is
 /// free before it says that this is not enough, and others would see a full disk meanwhile.
 int set_length(int file, std::uint64_t num_bytes) {
   if (num_bytes == 0) return 0;

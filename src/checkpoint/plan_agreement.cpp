@@ -32,7 +32,8 @@ std::string to_text(const std::map<std::string, ManifestValue>& values) {
 std::map<std::string, ManifestValue> merged(const std::vector<std::string>& texts) {
   std::map<std::string, ManifestValue> all;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    for (const auto& [name, value] : Manifest::parse(texts[rank], "the values of rank " + std::to_string(rank)).values) {
+    for (const auto& [name, value] :
+         Manifest::parse(texts[rank], "the values of rank " + std::to_string(rank)).values) {
       const auto [place, added] = all.emplace(name, value);
       if (added || place->second == value) continue;
       throw ConfigError("the value \"" + name + "\" of the checkpoint is another on rank " + std::to_string(rank) +

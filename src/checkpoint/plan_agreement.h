@@ -23,7 +23,7 @@ struct AgreedSave {
 /// ranks tell one another no more than that.
 class PlanAgreement {
  public:
-  /// Collective: over `comm`. Throws ConfigError, on every rank, when slices or values of the ranks do not fit together.
+  /// Collective: over `comm`. Throws ConfigError, on every rank, when their slices or values do not fit together.
   AgreedSave agree(const Communicator& comm, const RankState& state, std::uint64_t max_file_bytes);
 
  private:

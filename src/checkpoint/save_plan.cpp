@@ -100,8 +100,7 @@ std::vector<const HeldTensor*> place_in_files(const HeldTensors& tensors, std::u
     for (const GroupFile& file : files_of_group(group, std::move(stored), max_file_bytes)) {
       const auto bytes = std::as_bytes(std::span(file.text));
       plan.files.push_back({file.name, file.num_bytes, file.text, file.layout ? bytes.size() : 0});
-      plan.manifest.files.push_back(
-          {file.name, file.num_bytes, file.layout ? bytes.size() : 0, checksum_of(bytes)});
+      plan.manifest.files.push_back({file.name, file.num_bytes, file.layout ? bytes.size() : 0, checksum_of(bytes)});
       if (!file.layout) continue;
       for (const StoredTensor& tensor : file.layout->tensors()) {
         held.push_back(&tensors.at({group, tensor.name}));

@@ -38,8 +38,8 @@ struct PlannedSlice {
 struct PlannedFile {
   std::string name;
   std::uint64_t num_bytes = 0;
-  std::string text;                ///< how the file starts: the header; of an index, all of it
-  std::uint64_t data_start = 0;    ///< 0 for an index
+  std::string text;              ///< how the file starts: the header; of an index, all of it
+  std::uint64_t data_start = 0;  ///< 0 for an index
 };
 
 /// Who writes which bytes of which file. Every rank makes the same plan from the same descriptions.
@@ -48,8 +48,8 @@ struct PlannedFile {
 /// of the files and cut into as many stretches as there are ranks, of nearly equal length. So every rank writes long
 /// stretches, and replicated state costs each rank its share.
 struct SavePlan {
-  Manifest manifest;  ///< with empty checksums, and those of headers and indices filled in
-  std::vector<PlannedFile> files;  ///< one for each of `manifest.files`
+  Manifest manifest;                               ///< with empty checksums, and those of headers and indices filled in
+  std::vector<PlannedFile> files;                  ///< one for each of `manifest.files`
   std::vector<std::uint64_t> tensor_start;         ///< where in its file a tensor's bytes start, for each tensor
   std::vector<std::vector<PlannedSlice>> of_rank;  ///< in the order of the files
 

@@ -10,7 +10,7 @@ namespace {
 using Json = nlohmann::json;
 
 Json to_json(const SliceDescription& slice) {
-  return {slice.group, slice.name,       std::string(dtype_name(slice.dtype)), slice.shape, slice.place.view,
+  return {slice.group,        slice.name,       std::string(dtype_name(slice.dtype)), slice.shape, slice.place.view,
           slice.place.starts, slice.place.sizes};
 }
 

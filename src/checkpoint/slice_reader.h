@@ -37,7 +37,7 @@ class ReadBuffers {
 /// One slice of a tensor, as it lies in its file. Reads it block by block, and checks each.
 ///
 /// Note [Blocks, runs and pieces]
-/// In the file the elements of a slice lie as runs. Laid side by side, the runs are the slice in its own order, which is
+/// In the file the elements of a slice lie as runs. Laid side by side, they are the slice in its own order, which is
 /// what blocks are cut from and checksums are taken of. What is wanted of the tensor are runs too, and where both
 /// overlap is a piece: so many bytes of the slice that go to one stretch of the destination. A piece that is a whole
 /// block is read to its destination and checked there; of any other the block goes through a buffer.

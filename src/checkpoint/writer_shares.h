@@ -11,10 +11,10 @@ namespace tessera::checkpoints {
 /// A slice that is to be written once, and who holds it.
 struct SharedSlice {
   SlicePlace place;
-  std::uint64_t file_offset = 0;      ///< of its first byte, when it is a stretch
+  std::uint64_t file_offset = 0;  ///< of its first byte, when it is a stretch
   std::int64_t element_bytes = 0;
-  std::vector<int> ranks;             ///< ascending
-  std::vector<std::size_t> held;      ///< for each of these ranks, which of its slices
+  std::vector<int> ranks;         ///< ascending
+  std::vector<std::size_t> held;  ///< for each of these ranks, which of its slices
 };
 
 /// A part of a SharedSlice that one rank writes.

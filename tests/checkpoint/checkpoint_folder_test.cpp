@@ -72,8 +72,7 @@ TEST(CheckpointFolder, LoadsOnAnyNumberOfRanks) {
     for (const int loaders : {1, 2, 3, 8}) {
       run_threads(loaders, [&](const World& world) {
         CheckpointFolder checkpoints(folder.path(), world);
-        const auto step =
-            checkpoints.load_newest([&](const SavedStep& saved) { expect_loads(world, saved, 20); });
+        const auto step = checkpoints.load_newest([&](const SavedStep& saved) { expect_loads(world, saved, 20); });
         require(step == 20, "no step 20");
       });
     }
@@ -145,9 +144,8 @@ TEST(CheckpointFolder, PassesOverADamagedStep) {
   flip_a_bit(folder.path() / step_folder_name(20) / "model.safetensors");
   run_threads(3, [&](const World& world) {
     CheckpointFolder checkpoints(folder.path(), world);
-    const auto step = checkpoints.load_newest([&](const SavedStep& saved) {
-      expect_loads(world, saved, static_cast<double>(saved.manifest().step));
-    });
+    const auto step = checkpoints.load_newest(
+        [&](const SavedStep& saved) { expect_loads(world, saved, static_cast<double>(saved.manifest().step)); });
     require(step == 10, "did not fall back to step 10");
     save_and_expect(world, checkpoints, 20);  // in the place of the damaged one
     require(checkpoints.load_newest([&](const SavedStep& saved) { expect_loads(world, saved, 20); }) == 20, "no 20");
@@ -156,9 +154,8 @@ TEST(CheckpointFolder, PassesOverADamagedStep) {
   flip_a_bit(folder.path() / step_folder_name(10) / "model.safetensors");
   run_threads(2, [&](const World& world) {
     CheckpointFolder checkpoints(folder.path(), world);
-    const auto text = message_of<StorageError>([&] {
-      checkpoints.load_newest([&](const SavedStep& saved) { expect_loads(world, saved, 0); });
-    });
+    const auto text = message_of<StorageError>(
+        [&] { checkpoints.load_newest([&](const SavedStep& saved) { expect_loads(world, saved, 0); }); });
     expect_parts(text, {"step-00000020", "step-00000010", "no step", "intact", "whole"});
   });
 }

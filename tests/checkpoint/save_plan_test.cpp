@@ -39,9 +39,8 @@ std::vector<std::int64_t> written(const SavePlan& plan) {
 }
 
 TEST(SavePlan, WritesEverySliceOfShardsByItsHolder) {
-  const auto plan = SavePlan::make({{part("w", {4, 3}, SlicePlace::stretch(12, 0, 7))},
-                                    {part("w", {4, 3}, SlicePlace::stretch(12, 7, 5))}},
-                                   kLarge);
+  const auto plan = SavePlan::make(
+      {{part("w", {4, 3}, SlicePlace::stretch(12, 0, 7))}, {part("w", {4, 3}, SlicePlace::stretch(12, 7, 5))}}, kLarge);
   EXPECT_EQ(written(plan), (std::vector<std::int64_t>{7, 5}));
   EXPECT_EQ(plan.manifest.num_ranks, 2);
   ASSERT_EQ(plan.manifest.tensors.size(), 1U);
@@ -98,8 +97,8 @@ TEST(SavePlan, SpreadsLargeGroupsOverFilesWithAnIndex) {
 }
 
 TEST(SavePlan, GivesEachGroupFilesOfItsOwn) {
-  const auto plan = SavePlan::make(
-      {{whole("w", {2}), part("w/exp_avg", {2}, SlicePlace::whole({2}), "optimizer")}}, kLarge);
+  const auto plan =
+      SavePlan::make({{whole("w", {2}), part("w/exp_avg", {2}, SlicePlace::whole({2}), "optimizer")}}, kLarge);
   ASSERT_EQ(plan.files.size(), 2U);
   EXPECT_EQ(plan.files[0].name, "model.safetensors");
   EXPECT_EQ(plan.files[1].name, "optimizer.safetensors");

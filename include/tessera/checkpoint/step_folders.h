@@ -18,7 +18,7 @@ std::optional<std::int64_t> step_of_folder(std::string_view name);
 /// Throws StorageError when it is no folder or cannot be read.
 std::vector<std::int64_t> list_steps(const std::filesystem::path& root);
 
-/// Which of these to remove, ascending, so that the last `keep_last` (0: all) and those that `keep_every` divides (0: no
+/// Which to remove, ascending, so that the last `keep_last` (0: all) and those that `keep_every` divides (0: no
 /// more) remain. Pure. Requires: `steps` ascend.
 std::vector<std::int64_t> steps_to_remove(const std::vector<std::int64_t>& steps, std::int64_t keep_last,
                                           std::int64_t keep_every);
