@@ -60,6 +60,8 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   /// All units, until let_go(). Collective.
   void hold_all();
   void let_go();
+  /// As ShardedModel's.
+  void before_write();
 
   /// For Notice::kCalls: a forward of the block begins or has ended; backward comes to its outputs. Collective.
   void enter_forward();

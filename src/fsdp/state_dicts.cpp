@@ -1,3 +1,4 @@
+#include <tessera/core/error.h>
 #include <tessera/fsdp/fully_shard.h>
 #include <tessera/shard/state_broadcast.h>
 
@@ -29,6 +30,14 @@ void add_other_names(const torch::nn::Module& model, std::map<std::string, at::T
   for (const auto& [name, tensor] : names) {
     if (const auto found = known.find(tensor); found != known.end()) state.emplace(name, found->second);
   }
+}
+
+/// A copy would be taken for the tensor itself, and what is written to it lost.
+void require_rows(const std::string& name, const at::Tensor& tensor) {
+  if (tensor.is_contiguous()) return;
+  throw ConfigError("the tensor " + name +
+                    " does not lie row by row in memory, so no slice of it can be given: call contiguous() on it "
+                    "before fully_shard(), or let it be sharded with a smaller min_num_params");
 }
 
 }  // namespace
@@ -68,15 +77,62 @@ std::map<std::string, StateSlice> ShardedModel::sharded_state_dict() const {
       state[item.name] = {slice.values, slice.start, item.shape};
     }
   }
-  const auto add_whole = [&](const NamedTensors& tensors) {
+  const auto add_whole = [&](const NamedTensors& tensors, bool are_buffers) {
     for (std::size_t i = 0; i < tensors.tensors.size(); ++i) {
       const at::Tensor& tensor = tensors.tensors[i];
-      state[tensors.names[i]] = {tensor.detach().reshape({-1}), 0, tensor.sizes().vec()};
+      require_rows(tensors.names[i], tensor);
+      state[tensors.names[i]] = {tensor.detach().view({-1}), 0, tensor.sizes().vec(), are_buffers};
     }
   };
-  add_whole(state_->replicated());
-  add_whole(state_->buffers());
+  add_whole(state_->replicated(), false);
+  add_whole(state_->buffers(), true);
   return state;
+}
+
+std::vector<std::vector<ParameterPart>> ShardedModel::parameter_parts() const {
+  std::vector<std::vector<ParameterPart>> parts;
+  for (const auto& unit : state_->units()) {
+    if (!unit->is_trained()) continue;
+    const auto& items = unit->layout().items();
+    if (!unit->trained_slices().empty()) {
+      for (const auto& slice : unit->trained_slices()) {
+        const auto& item = items[slice.index];
+        parts.push_back({{item.name, item.shape, slice.start, {0, slice.values.numel()}}});
+      }
+      continue;
+    }
+    const Range mine = unit->partition().of(unit->ranks().shards.rank());
+    auto& of_unit = parts.emplace_back();
+    for (const auto& item : items) {
+      const Range held = item.range.meet(mine);
+      if (held.size == 0) {
+        of_unit.push_back({item.name, item.shape, 0, {0, 0}});
+      } else {
+        of_unit.push_back({item.name, item.shape, held.start - item.range.start, {held.start - mine.start, held.size}});
+      }
+    }
+  }
+  const NamedTensors& replicated = state_->replicated();
+  for (std::size_t i = 0; i < replicated.tensors.size(); ++i) {
+    const at::Tensor& tensor = replicated.tensors[i];
+    if (tensor.requires_grad()) {
+      parts.push_back({{replicated.names[i], tensor.sizes().vec(), 0, {0, tensor.numel()}}});
+    }
+  }
+  return parts;
+}
+
+void ShardedModel::before_write() const { state_->before_write(); }
+
+void fsdp::FsdpState::before_write() {
+  raise_kept_errors();
+  if (gathers_->is_holding()) {
+    throw ConfigError("the parameters are to be written to while they are held whole (rank " +
+                      std::to_string(ranks_.shards.world_rank()) +
+                      "): what gather() returned must be gone, and backward of the last forward done");
+  }
+  gathers_->release_all();
+  for (const auto& unit : units_) unit->before_write();
 }
 
 std::vector<ShardInfo> ShardedModel::shards() const {

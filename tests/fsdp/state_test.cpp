@@ -1,8 +1,12 @@
 // What a sharded model says of itself: states, shards, and how much memory it holds.
+#include <tessera/core/error.h>
+
 #include <torch/optim/sgd.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "fsdp/chain.h"
 
@@ -91,6 +95,55 @@ TEST(ShardedState, SlicesShareMemoryWithWhatIsTrained) {
     for (auto& parameter : expected->parameters()) parameter.fill_(0.25);
     EXPECT_TRUE(torch::equal(output, expected->forward(chain_input(0, 0)))) << "operators find the new values";
   });
+}
+
+TEST(ShardedState, TellsWhatEachTrainedTensorHoldsOfWhichParameter) {
+  for (const bool orig : {false, true}) {
+    run_threads(3, [orig](const World& world) {
+      const auto alone = filled_chain();
+      const auto options = small_units().auto_wrap(wrap_none()).min_num_params(4).use_orig_params(orig);
+      const ShardedModel sharded = fully_shard(filled_chain(), world, options);
+      const auto parameters = sharded.parameters();
+      const auto parts = sharded.parameter_parts();
+      ASSERT_EQ(parts.size(), parameters.size());
+      std::set<std::string> names;
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        for (const ParameterPart& part : parts[i]) {
+          EXPECT_TRUE(names.insert(part.name).second) << part.name << " stands once";
+          const at::Tensor whole = alone->named_parameters()[part.name].detach();
+          EXPECT_EQ(part.shape, whole.sizes().vec());
+          const at::Tensor held = parameters[i].detach().view({-1}).narrow(0, part.held.start, part.held.size);
+          EXPECT_TRUE(torch::equal(held, whole.view({-1}).narrow(0, part.start, part.held.size))) << part.name;
+        }
+      }
+      EXPECT_EQ(names.size(), 6U) << "also those of which this rank holds nothing";
+    });
+  }
+}
+
+TEST(ShardedState, MayBeWrittenToByPointer) {
+  for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kZero1}) {
+    for (const bool shared : {true, false}) {
+      run_threads(2, [&](const World& world) {
+        const auto model = filled_chain();
+        const auto options = small_units().strategy(strategy).shared_copy(shared);
+        const ShardedModel sharded = fully_shard(model, world, options);
+        const torch::NoGradGuard no_grad;
+        model->forward(chain_input(0, 0));  // what is whole now must not stay
+        {
+          const auto whole = sharded.gather();
+          EXPECT_THROW(sharded.before_write(), ConfigError);
+        }
+        sharded.before_write();
+        for (auto& [name, slice] : sharded.sharded_state_dict()) {
+          std::fill_n(slice.values.mutable_data_ptr<double>(), slice.values.numel(), 0.25);
+        }
+        auto expected = filled_chain();
+        for (auto& parameter : expected->parameters()) parameter.fill_(0.25);
+        EXPECT_TRUE(torch::equal(model->forward(chain_input(0, 0)), expected->forward(chain_input(0, 0))));
+      });
+    }
+  }
 }
 
 // ---- memory ---------------------------------------------------------------------------------------------------------

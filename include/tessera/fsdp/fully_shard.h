@@ -45,6 +45,15 @@ struct StateSlice {
   at::Tensor values;                ///< one-dimensional; shares memory with what is trained
   std::int64_t start;               ///< of the tensor laid out row by row
   std::vector<std::int64_t> shape;  ///< of the whole tensor
+  bool is_buffer = false;           ///< of the model, whole on every rank: rank 0's counts
+};
+
+/// What one of the tensors that a rank trains holds of a parameter of the model.
+struct ParameterPart {
+  std::string name;                 ///< of the model's parameter
+  std::vector<std::int64_t> shape;  ///< of the whole parameter
+  std::int64_t start = 0;           ///< in the whole parameter, laid out row by row
+  Range held;                       ///< in the tensor that is trained; empty where this rank holds nothing of it
 };
 
 /// A model whose parameters lie in shards. A handle: cheap to copy. The model itself is used as before.
@@ -56,6 +65,9 @@ class ShardedModel {
   std::vector<at::Tensor> parameters() const;
   /// The same by name: of the unit or, with `use_orig_params`, of the parameter.
   std::vector<std::pair<std::string, at::Tensor>> named_parameters() const;
+  /// Of each of `parameters()`, in their order: what it holds, and so what a tensor of its shape holds, as those of an
+  /// optimizer's state. On every rank the same names in the same order.
+  std::vector<std::vector<ParameterPart>> parameter_parts() const;
 
   /// Backward passes add to gradients without averaging them, as long as the object lives: for all micro-batches of a
   /// step but the last.
@@ -91,7 +103,12 @@ class ShardedModel {
   /// Copies of all parameters and buffers by name, whole, on every rank. Collective.
   std::map<std::string, at::Tensor> full_state_dict() const;
   /// This rank's parts, by the names of the parameters, and what is whole on every rank.
+  /// Throws ConfigError for a tensor that stays whole and does not lie row by row.
   std::map<std::string, StateSlice> sharded_state_dict() const;
+  /// Before those are written to by pointer, as files are read into them; operators that write need no such call.
+  /// What was gathered is let go. Throws ConfigError when a `gather()` lives. Blocks: until no rank reads what will
+  /// change. Requires: between a backward and the next forward.
+  void before_write() const;
   /// Who holds what of each sharded parameter.
   std::vector<ShardInfo> shards() const;
 
