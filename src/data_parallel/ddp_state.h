@@ -29,8 +29,10 @@ class DdpState : public intercept::Listener, public std::enable_shared_from_this
                                         const DdpOptions& options, ForwardNotice notice);
   ~DdpState() override;
 
+  const torch::nn::Module& model() const { return *model_; }
   const NamedTensors& parameters() const { return parameters_; }
   const Communicator& comm() const { return comm_; }
+  const GradientHook& hook() const { return *settings_.hook; }
   DdpStatistics statistics() const;
   GradientSync& sync() { return *sync_; }
 

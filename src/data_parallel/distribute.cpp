@@ -21,6 +21,10 @@ const std::vector<std::string>& DistributedModel::parameter_names() const { retu
 
 const Communicator& DistributedModel::comm() const { return state_->comm(); }
 
+const torch::nn::Module& DistributedModel::module() const { return state_->model(); }
+
+const GradientHook& DistributedModel::hook() const { return state_->hook(); }
+
 NoSync DistributedModel::no_sync() const { return NoSync(state_); }
 
 Join DistributedModel::join(bool divide_by_initial_size) const { return Join(state_, divide_by_initial_size); }
@@ -33,6 +37,18 @@ void DistributedModel::sync_buffers() const {
 void DistributedModel::set_bucket_bytes(std::int64_t bucket_bytes) const {
   state_->require_between_steps("set_bucket_bytes");
   state_->sync().set_bucket_bytes(bucket_bytes);
+}
+
+std::int64_t DistributedModel::bucket_bytes() const { return state_->sync().bucket_bytes(); }
+
+DistributedModel::Buckets DistributedModel::buckets() const {
+  state_->require_between_steps("buckets");
+  return state_->sync().buckets();
+}
+
+void DistributedModel::set_buckets(const Buckets& buckets) const {
+  state_->require_between_steps("set_buckets");
+  state_->sync().set_buckets(buckets);
 }
 
 void DistributedModel::set_micro_batch(std::int64_t index) const { state_->sync().set_micro_batch(index); }

@@ -10,6 +10,8 @@ namespace tessera::data_parallel {
 /// How the gradients of a backward pass become averages. Called on the thread that trains, in this order for each pass.
 class GradientSync {
  public:
+  using Buckets = DistributedModel::Buckets;
+
   virtual ~GradientSync() = default;
 
   /// Collective: at the first use of a parameter in a forward whose gradients will be averaged.
@@ -30,6 +32,10 @@ class GradientSync {
   virtual void set_divisor(int divisor) = 0;
 
   virtual void set_bucket_bytes(std::int64_t bucket_bytes) = 0;
+  /// As DistributedModel's.
+  virtual std::int64_t bucket_bytes() const = 0;
+  virtual Buckets buckets() = 0;
+  virtual void set_buckets(const Buckets& buckets) = 0;
   virtual void set_micro_batch(std::int64_t index) = 0;
   virtual void add_to(DdpStatistics& statistics) const = 0;
 };

@@ -11,6 +11,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include <tessera/shard/plain_alias.h>
@@ -84,7 +85,7 @@ void ReducerSync::gradient_came(std::size_t index) {
   gradient = places_[index];
 }
 
-ReducerSync::Buckets ReducerSync::buckets_of(std::int64_t bucket_bytes) const {
+ReducerSync::Indices ReducerSync::buckets_of(std::int64_t bucket_bytes) const {
   // Gradients come in about the reverse of the order of the parameters, so buckets are filled from the last.
   const std::vector<at::Tensor> reversed(parameters_.rbegin(), parameters_.rend());
   std::vector<std::int64_t> indices(parameters_.size());
@@ -95,21 +96,29 @@ ReducerSync::Buckets ReducerSync::buckets_of(std::int64_t bucket_bytes) const {
       c10d::compute_bucket_assignment_by_size(reversed, limits, std::vector<bool>(parameters_.size(), false), indices));
 }
 
+// Note [Buckets that are given]
+// The reducer arranges its buckets anew after its first pass, in the order in which gradients came, and then never
+// again. Buckets that are given must not be lost by that: it is told that all gradients came, arranges at once what it
+// likes, and gets the given ones after that. What it says of its buckets' parameters is wrong from then on.
 void ReducerSync::rebuild_buckets() {
   const MemoryScope scope(comm_);
+  if (!new_buckets_.empty()) reducer_->push_rebuilt_params_for_all_indices();
   bool changed = reducer_->rebuild_buckets();
-  if (new_bucket_bytes_ > 0) {
-    const Buckets buckets = buckets_of(std::exchange(new_bucket_bytes_, 0));
-    std::vector<std::vector<at::Tensor>> parameters;
-    for (const auto& bucket : buckets) {
-      auto& of_bucket = parameters.emplace_back();
-      for (const std::size_t index : bucket) of_bucket.push_back(parameters_[index]);
-    }
-    reducer_->initialize_buckets(buckets);
-    adapter_->set_parameters(std::move(parameters));
+  if (!new_buckets_.empty()) {
+    arrange(std::exchange(new_buckets_, {}));
     changed = true;
   }
   if (changed) note_buckets();
+}
+
+void ReducerSync::arrange(const Indices& buckets) {
+  std::vector<std::vector<at::Tensor>> parameters;
+  for (const auto& bucket : buckets) {
+    auto& of_bucket = parameters.emplace_back();
+    for (const std::size_t index : bucket) of_bucket.push_back(parameters_[index]);
+  }
+  reducer_->initialize_buckets(buckets);
+  adapter_->set_parameters(std::move(parameters));
 }
 
 void ReducerSync::before_forward() {
@@ -192,7 +201,47 @@ void ReducerSync::set_bucket_bytes(std::int64_t bucket_bytes) {
     throw ConfigError("the size of buckets must be above 0, found " + std::to_string(bucket_bytes));
   }
   settings_.bucket_bytes = bucket_bytes;
-  new_bucket_bytes_ = bucket_bytes;
+  new_buckets_ = buckets_of(bucket_bytes);
+}
+
+GradientSync::Buckets ReducerSync::buckets() {
+  rebuild_buckets();
+  if (reducer_->should_rebuild_buckets()) return {};
+  std::unordered_map<const c10::TensorImpl*, std::int64_t> index_of;
+  for (const at::Tensor& parameter : parameters_) {
+    index_of.emplace(parameter.unsafeGetTensorImpl(), static_cast<std::int64_t>(index_of.size()));
+  }
+  Buckets found;
+  const auto buckets = reducer_->get_grad_buckets(/*return_zero_tensors=*/false);
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    auto& indices = found.emplace_back();
+    for (const at::Tensor& parameter : adapter_->parameters_of(buckets[b], b)) {
+      indices.push_back(index_of.at(parameter.unsafeGetTensorImpl()));
+    }
+  }
+  return found;
+}
+
+void ReducerSync::set_buckets(const Buckets& buckets) {
+  Indices wanted;
+  std::vector<int> times(parameters_.size(), 0);
+  bool fits = true;
+  for (const auto& bucket : buckets) {
+    auto& indices = wanted.emplace_back();
+    for (const std::int64_t index : bucket) {
+      const bool exists = index >= 0 && static_cast<std::size_t>(index) < times.size();
+      fits = fits && exists && ++times[static_cast<std::size_t>(index)] == 1;
+      indices.push_back(static_cast<std::size_t>(index));
+    }
+    fits = fits && !bucket.empty();
+  }
+  fits = fits && std::find(times.begin(), times.end(), 0) == times.end();
+  if (!fits) {
+    throw ConfigError("the buckets do not hold each of the " + std::to_string(parameters_.size()) +
+                      " trained parameters once (rank " + std::to_string(comm_.world_rank()) +
+                      "): they are of another model");
+  }
+  new_buckets_ = std::move(wanted);
 }
 
 void ReducerSync::set_micro_batch(std::int64_t /*index*/) {

@@ -29,14 +29,18 @@ class ReducerSync : public GradientSync {
   void shadow_backward() override;
   void set_divisor(int divisor) override { adapter_->set_divisor(divisor); }
   void set_bucket_bytes(std::int64_t bucket_bytes) override;
+  std::int64_t bucket_bytes() const override { return settings_.bucket_bytes; }
+  Buckets buckets() override;
+  void set_buckets(const Buckets& buckets) override;
   void set_micro_batch(std::int64_t index) override;
   void add_to(DdpStatistics& statistics) const override;
 
  private:
-  using Buckets = std::vector<std::vector<std::size_t>>;
+  using Indices = std::vector<std::vector<std::size_t>>;
 
-  Buckets buckets_of(std::int64_t bucket_bytes) const;
+  Indices buckets_of(std::int64_t bucket_bytes) const;
   void rebuild_buckets();
+  void arrange(const Indices& buckets);
   void note_buckets();
   void note_places(const std::vector<c10d::GradBucket>& buckets);
   void release_views();
@@ -49,10 +53,10 @@ class ReducerSync : public GradientSync {
   std::shared_ptr<c10d::Logger> logger_;  // the reducer asks for one
   HookAdapter* adapter_ = nullptr;        // owned by the reducer
   std::size_t num_buckets_ = 0;
-  bool divides_ = false;               // gradients on their way into the buckets
-  std::vector<at::Tensor> places_;     // of each parameter's gradient in a bucket, if so
-  bool learns_graph_ = true;           // until the first pass over a static graph is done
-  std::int64_t new_bucket_bytes_ = 0;  // 0: no change is waiting
+  bool divides_ = false;            // gradients on their way into the buckets
+  std::vector<at::Tensor> places_;  // of each parameter's gradient in a bucket, if so
+  bool learns_graph_ = true;        // until the first pass over a static graph is done
+  Indices new_buckets_;             // empty: no change is waiting
 };
 
 }  // namespace tessera::data_parallel

@@ -145,6 +145,51 @@ TEST(BucketBytes, DecidesHowManyBucketsThereAreAlsoWhileRunning) {
   });
 }
 
+TEST(Buckets, ThatAreGivenStayAndAverageAsAllOthersDo) {
+  run_threads(3, [](const World& world) {
+    Chain alone;
+    for (int rank = 0; rank < 3; ++rank) backward(alone, rank);
+    const DistributedModel::Buckets given{{5, 0}, {3}, {1, 2, 4}};
+    for (const bool finds : {false, true}) {
+      for (const bool is_static : {false, true}) {
+        const auto model = std::make_shared<Chain>();
+        const auto ddp = distribute(model, world, DdpOptions().find_unused_parameters(finds).static_graph(is_static));
+        EXPECT_THROW(ddp.set_buckets({{0, 1, 2, 3, 4}}), ConfigError);
+        EXPECT_THROW(ddp.set_buckets({{0, 1, 2, 3, 4, 5}, {5}}), ConfigError);
+        EXPECT_THROW(ddp.set_buckets({{0, 1, 2, 3, 4, 6}}), ConfigError);
+        ddp.set_buckets(given);
+        for (int step = 0; step < 3; ++step) {
+          model->zero_grad();
+          backward(*model, world.rank());
+          require(ddp.statistics().num_buckets == 3 && ddp.buckets() == given, "they stay");
+          for (std::size_t i = 0; i < ddp.parameters().size(); ++i) {
+            require(at::allclose(ddp.parameters()[i].grad(), alone.parameters()[i].grad() / 3, 1e-5, 1e-6),
+                    ddp.parameter_names()[i]);
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(Buckets, AreThoseThatTheFirstStepTaught) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world, DdpOptions().bucket_bytes(48).first_bucket_bytes(48));
+    require(ddp.buckets().empty(), "nothing was learnt yet");
+    backward(*model, world.rank());
+    const auto learnt = ddp.buckets();
+    require(learnt.size() > 1, "several");
+    std::vector<at::Tensor> gradients;
+    for (const at::Tensor& parameter : ddp.parameters()) gradients.push_back(parameter.grad().clone());
+    backward(*model, world.rank());
+    require(ddp.buckets() == learnt, "asking is what the next forward does");
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      require(at::allclose(ddp.parameters()[i].grad(), 2 * gradients[i], 1e-5, 1e-6), "and gradients are kept");
+    }
+  });
+}
+
 TEST(BroadcastBuffers, GivesEveryRankThoseOfRank0BeforeEachForward) {
   run_threads(2, [](const World& world) {
     for (const bool broadcast : {true, false}) {

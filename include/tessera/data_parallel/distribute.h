@@ -72,6 +72,8 @@ class DistributedModel {
   const std::vector<at::Tensor>& parameters() const;
   const std::vector<std::string>& parameter_names() const;
   const Communicator& comm() const;
+  const torch::nn::Module& module() const;
+  const GradientHook& hook() const;
 
   /// `{ auto guard = ddp.no_sync(); model->forward(x).backward(); }`
   NoSync no_sync() const;
@@ -84,6 +86,18 @@ class DistributedModel {
   void sync_buffers() const;
   /// From the next step on. Call it on every rank between steps.
   void set_bucket_bytes(std::int64_t bucket_bytes) const;
+  /// As asked for; 0 in reproducible mode, which has no buckets.
+  std::int64_t bucket_bytes() const;
+  /// The parameters of each bucket, by their place in `parameters()`, in the order in which they lie there.
+  using Buckets = std::vector<std::vector<std::int64_t>>;
+  /// The buckets in which the next step's gradients travel. Which elements lie where decides, on three ranks and more,
+  /// in which order they are added: a run that goes on from a checkpoint needs the same. Empty before the first step,
+  /// which teaches the order, and in reproducible mode.
+  /// Collective: the first call may arrange them anew, as the next forward would. Between steps.
+  Buckets buckets() const;
+  /// From the next step on, for good: no other order is learnt. Throws ConfigError in reproducible mode, and unless
+  /// each parameter stands in one bucket once. Call it on every rank between steps, with the same buckets.
+  void set_buckets(const Buckets& buckets) const;
   /// Only with `reproducible`: the next backward is this rank's micro-batch `index` of the step. Needed when they run
   /// in another order than 0, 1, 2, ...
   void set_micro_batch(std::int64_t index) const;

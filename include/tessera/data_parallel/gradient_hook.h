@@ -49,6 +49,9 @@ class GradientHook {
   /// copied into the bucket and so costs nothing. Dividing the sum later takes a pass of its own.
   virtual bool takes_divided(const Communicator& /*comm*/) const { return false; }
 
+  /// Whether it remembers something from step to step. A checkpoint does not keep that, and says so when it is loaded.
+  virtual bool keeps_state() const { return false; }
+
   /// The bytes of gradients that this rank has handed to the communicator so far.
   std::uint64_t num_bytes() const { return num_bytes_; }
 

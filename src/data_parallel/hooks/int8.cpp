@@ -52,6 +52,7 @@ class Int8Hook : public GradientHook {
   }
 
   std::string name() const override { return "int8"; }
+  bool keeps_state() const override { return true; }
 
   Finish start(const GradientBucket& bucket, const Communicator& comm) override {
     const at::NoGradGuard no_grad;

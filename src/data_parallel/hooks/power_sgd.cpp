@@ -26,6 +26,7 @@ class PowerSgdHook : public GradientHook {
   }
 
   std::string name() const override { return "powersgd"; }
+  bool keeps_state() const override { return true; }
 
   Finish start(const GradientBucket& bucket, const Communicator& comm) override {
     const at::NoGradGuard no_grad;

@@ -61,6 +61,10 @@ void TreeSync::set_bucket_bytes(std::int64_t /*bucket_bytes*/) {
   throw ConfigError("reproducible mode uses no buckets: their size cannot be set");
 }
 
+void TreeSync::set_buckets(const Buckets& /*buckets*/) {
+  throw ConfigError("reproducible mode uses no buckets: they cannot be set");
+}
+
 void TreeSync::set_micro_batch(std::int64_t index) {
   if (index < 0 || index >= settings_.micro_batches_per_rank) {
     throw ConfigError("expected a micro-batch of 0 to " + std::to_string(settings_.micro_batches_per_rank - 1) +

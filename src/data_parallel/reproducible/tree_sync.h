@@ -29,6 +29,9 @@ class TreeSync : public GradientSync {
   void shadow_backward() override;
   void set_divisor(int divisor) override;
   void set_bucket_bytes(std::int64_t bucket_bytes) override;
+  std::int64_t bucket_bytes() const override { return 0; }
+  Buckets buckets() override { return {}; }
+  void set_buckets(const Buckets& buckets) override;
   void set_micro_batch(std::int64_t index) override;
   void add_to(DdpStatistics& statistics) const override;
 
