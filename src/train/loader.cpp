@@ -43,9 +43,10 @@ void check(const LoaderOptions& options) {
 }  // namespace
 
 struct BatchQueue::State {
-  State(Sampler its_sampler, Make its_make, const LoaderOptions& options)
+  State(Sampler its_sampler, Make its_make, const LoaderOptions& its_options)
       : sampler(std::move(its_sampler)),
         make(std::move(its_make)),
+        options(its_options),
         capacity(static_cast<std::size_t>(options.prefetch())),
         consumed(sampler.state()) {
     check(options);
@@ -64,6 +65,7 @@ struct BatchQueue::State {
 
   Sampler sampler;
   const Make make;
+  const LoaderOptions options;
   const std::size_t capacity;
   SamplerState consumed;        // the caller's alone
   Clock::duration waited{};     // the caller's alone
@@ -149,6 +151,18 @@ std::shared_ptr<void> BatchQueue::next() {
 }
 
 const SamplerState& BatchQueue::state() const { return state_->consumed; }
+
+void BatchQueue::restore(const SamplerState& state) {
+  Sampler sampler = [this] {
+    const std::lock_guard lock(state_->mutex);
+    return state_->sampler;
+  }();
+  sampler.restore(state);
+  state_->stop();
+  auto fresh = std::make_unique<State>(std::move(sampler), state_->make, state_->options);
+  fresh->waited = state_->waited;
+  state_ = std::move(fresh);
+}
 
 double BatchQueue::seconds_waited() const { return std::chrono::duration<double>(state_->waited).count(); }
 

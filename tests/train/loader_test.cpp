@@ -142,6 +142,24 @@ TEST(Loader, StopsInTheMiddle) {
   Loader left_alone(a_sampler(), [&](const SampleBatch& /*part*/) { return Counted(num_alive); });
 }
 
+TEST(Loader, GoesOnWhereAStateWasTaken) {
+  const auto make = [](const SampleBatch& part) { return part.samples; };
+  Loader first(a_sampler(), make);
+  for (int i = 0; i < 13; ++i) first.next();  // into the second epoch
+  const SamplerState state = first.state();
+  Loader second(a_sampler(), make, LoaderOptions().num_threads(2));
+  second.next();
+  Sampler other(41, 0, 1, SamplerOptions().seed(3).global_batch(4));
+  EXPECT_THROW(second.restore(other.state()), ConfigError);
+  EXPECT_EQ(second.next(), batches_of(a_sampler())[1]) << "nothing has changed";
+  second.restore(state);
+  EXPECT_EQ(second.state(), state);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(second.next(), first.next());
+  second.stop();
+  second.restore(state);
+  EXPECT_TRUE(second.next()) << "also after the end";
+}
+
 TEST(Loader, TellsHowLongItWasWaitedFor) {
   const auto make = [](const SampleBatch& part) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -27,6 +27,7 @@ class BatchQueue {
 
   std::shared_ptr<void> next();  ///< null at the end of an epoch
   const SamplerState& state() const;
+  void restore(const SamplerState& state);
   double seconds_waited() const;
   void stop();
 
@@ -69,8 +70,11 @@ class Loader {
     return std::move(*static_cast<Batch*>(batch.get()));
   }
 
-  /// Where to go on after what was given out by `next()`: for `Sampler::restore`.
+  /// Where to go on after what was given out by `next()`: for `restore`, of this or of a sampler.
   const SamplerState& state() const { return queue_.state(); }
+  /// Goes on where `state` was taken; batches that lie ready are dropped. Also after `stop()` or an error. Throws as
+  /// `Sampler::restore`, and then nothing has changed. Blocks: until the batches in the making are done.
+  void restore(const SamplerState& state) { queue_.restore(state); }
   /// How long `next()` has waited since the start: what reading costs the training loop.
   double seconds_waited() const { return queue_.seconds_waited(); }
   /// Ends the threads, without waiting for the batches that lie ready. Blocks: until those in the making are done.
