@@ -53,6 +53,8 @@
 #include <tessera/tokens/token_writer.h>
 #include <tessera/tokens/tokenizer.h>
 #include <tessera/train/loader.h>
+#include <tessera/train/restore_options.h>
 #include <tessera/train/sampler.h>
 #include <tessera/train/token_dataset.h>
+#include <tessera/train/training_state.h>
 #include <tessera/version.h>

@@ -1,0 +1,228 @@
+#include <tessera/core/error.h>
+#include <tessera/optim/grad_scaler.h>
+#include <tessera/optim/schedule.h>
+#include <tessera/train/training_state.h>
+
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <exception>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "train/state/model_tensors.h"
+#include "train/state/optimizer_state.h"
+#include "train/state/state_part.h"
+
+namespace tessera {
+
+using train::OptimizerState;
+using train::SavedNames;
+using train::StatePart;
+using train::ValuePart;
+
+struct TrainingState::Parts {
+  std::optional<Communicator> comm;
+  std::function<train::ModelTensors()> tensors;
+  std::optional<ShardedModel> sharded;
+  torch::optim::Optimizer* optimizer = nullptr;
+  // By name: an order that is the same on all ranks. The schedule comes behind all others, since it sets learning rates.
+  std::map<std::string, std::unique_ptr<StatePart>> others;
+  std::unique_ptr<StatePart> schedule;
+
+  int rank() const { return comm ? comm->rank() : 0; }
+  void add(const std::string& name, std::unique_ptr<StatePart> part);
+  void take_model(std::function<train::ModelTensors()> its_tensors);
+  std::vector<StatePart*> all_others() const;
+  void fill(const StateSource& source, const std::vector<HeldSlice>& slices) const;
+};
+
+void TrainingState::Parts::add(const std::string& name, std::unique_ptr<StatePart> part) {
+  if (!others.emplace(name, std::move(part)).second) {
+    throw ConfigError("a TrainingState was given \"" + name + "\" twice: a checkpoint has room for one");
+  }
+}
+
+void TrainingState::Parts::take_model(std::function<train::ModelTensors()> its_tensors) {
+  if (tensors) throw ConfigError("a TrainingState was given two models: a checkpoint has room for one");
+  tensors = std::move(its_tensors);
+}
+
+std::vector<StatePart*> TrainingState::Parts::all_others() const {
+  std::vector<StatePart*> list;
+  for (const auto& [name, part] : others) list.push_back(part.get());
+  if (schedule) list.push_back(schedule.get());
+  return list;
+}
+
+TrainingState::TrainingState() : parts_(std::make_unique<Parts>()) {
+  parts_->add("random", train::random_part(parts_->rank()));
+}
+
+TrainingState::TrainingState(const Ranks& ranks) : parts_(std::make_unique<Parts>()) {
+  parts_->comm = ranks.comm();
+  parts_->add("random", train::random_part(parts_->rank()));
+}
+
+TrainingState::~TrainingState() = default;
+
+// ---- parts ----------------------------------------------------------------------------------------------------------
+
+TrainingState& TrainingState::model(std::shared_ptr<torch::nn::Module> model) {
+  if (!model) throw ConfigError("there is no model to save: the pointer is null");
+  parts_->take_model([model = std::move(model)] { return train::tensors_of(*model); });
+  return *this;
+}
+
+TrainingState& TrainingState::model(const DistributedModel& model) {
+  parts_->take_model([model] { return train::tensors_of(model.module()); });
+  parts_->add("ddp", train::buckets_part(model));
+  return *this;
+}
+
+TrainingState& TrainingState::model(const ShardedModel& model) {
+  parts_->take_model([model] { return train::tensors_of(model); });
+  parts_->sharded = model;
+  return *this;
+}
+
+TrainingState& TrainingState::optimizer(torch::optim::Optimizer& optimizer) {
+  if (!parts_->tensors)
+    throw ConfigError("TrainingState::optimizer() was called before model(): parameters have no names");
+  if (parts_->optimizer) throw ConfigError("a TrainingState was given two optimizers: a checkpoint has room for one");
+  parts_->optimizer = &optimizer;
+  const OptimizerState checked(optimizer, parts_->tensors().parts);  // what is refused is refused at once
+  return *this;
+}
+
+TrainingState& TrainingState::schedule(LrSchedule& schedule) {
+  if (parts_->schedule) throw ConfigError("a TrainingState was given two schedules: a checkpoint has room for one");
+  parts_->schedule = std::make_unique<ValuePart<std::int64_t>>(
+      "schedule/step", [&schedule] { return schedule.step(); },
+      [&schedule](std::int64_t step) { schedule.set_step(step); });
+  return *this;
+}
+
+TrainingState& TrainingState::scaler(GradScaler& scaler) {
+  const auto set = [&scaler](const auto& change) {
+    GradScalerState state = scaler.state();
+    change(state);
+    scaler.set_state(state);
+  };
+  parts_->add("scaler/scale", std::make_unique<ValuePart<double>>(
+                                  "scaler/scale", [&scaler] { return scaler.state().scale; },
+                                  [set](double scale) { set([&](GradScalerState& state) { state.scale = scale; }); }));
+  parts_->add("scaler/growth_tracker",
+              std::make_unique<ValuePart<std::int64_t>>(
+                  "scaler/growth_tracker", [&scaler] { return scaler.state().growth_tracker; },
+                  [set](std::int64_t count) { set([&](GradScalerState& state) { state.growth_tracker = count; }); }));
+  return *this;
+}
+
+TrainingState& TrainingState::sampler(Sampler& sampler) {
+  return this->sampler([&sampler] { return sampler.state(); },
+                       [&sampler](const SamplerState& state) { sampler.restore(state); });
+}
+
+TrainingState& TrainingState::sampler(std::function<SamplerState()> get, std::function<void(const SamplerState&)> set) {
+  parts_->add("sampler", train::sampler_part(std::move(get), std::move(set)));
+  return *this;
+}
+
+namespace {
+
+template <class Value>
+std::unique_ptr<StatePart> own_value(const std::string& name, Value& value) {
+  return std::make_unique<ValuePart<Value>>(
+      "value/" + name, [&value] { return value; }, [&value](const Value& saved) { value = saved; });
+}
+
+}  // namespace
+
+TrainingState& TrainingState::value(const std::string& name, bool& value) {
+  parts_->add("value/" + name, own_value(name, value));
+  return *this;
+}
+TrainingState& TrainingState::value(const std::string& name, std::int64_t& value) {
+  parts_->add("value/" + name, own_value(name, value));
+  return *this;
+}
+TrainingState& TrainingState::value(const std::string& name, double& value) {
+  parts_->add("value/" + name, own_value(name, value));
+  return *this;
+}
+TrainingState& TrainingState::value(const std::string& name, std::string& value) {
+  parts_->add("value/" + name, own_value(name, value));
+  return *this;
+}
+
+// ---- saving and restoring -------------------------------------------------------------------------------------------
+
+RankState TrainingState::capture() const {
+  RankState state;
+  if (parts_->tensors) {
+    const train::ModelTensors tensors = parts_->tensors();
+    state.slices = tensors.parameters;
+    // Forwards have changed them differently on each rank; the next one begins with rank 0's.
+    if (parts_->rank() == 0) state.slices.insert(state.slices.end(), tensors.buffers.begin(), tensors.buffers.end());
+    if (parts_->optimizer) OptimizerState(*parts_->optimizer, tensors.parts).capture(state);
+  }
+  for (const StatePart* part : parts_->all_others()) part->capture(state);
+  return state;
+}
+
+RestoreReport TrainingState::restore(const StateSource& source, const RestoreOptions& options) {
+  SavedNames names(source.manifest, options);
+  train::ModelTensors tensors;
+  std::optional<OptimizerState> optimizer;
+  if (parts_->tensors) tensors = parts_->tensors();
+  for (const auto& [name, shape] : tensors.shapes) {
+    names.take_tensor(train::kModelGroup, names.saved_name(name), shape);
+  }
+  if (parts_->optimizer) optimizer.emplace(*parts_->optimizer, tensors.parts).plan(names);
+  for (StatePart* part : parts_->all_others()) part->plan(names);
+  // Another way to share the model may have no use for them, or none may be there.
+  names.pass_over(train::kTrainingGroup, train::kBucketsPrefix);
+  names.require_complete();
+
+  RestoreReport report{source.manifest.step, names.missing(), names.unexpected(), {}};
+  if (parts_->sharded) parts_->sharded->before_write();
+  std::vector<HeldSlice> slices;
+  const auto append = [&](const std::vector<HeldSlice>& more) {
+    slices.insert(slices.end(), more.begin(), more.end());
+  };
+  append(tensors.parameters);
+  append(tensors.buffers);
+  for (HeldSlice& slice : slices) slice.name = names.saved_name(slice.name);
+  std::erase_if(slices, [&](const HeldSlice& slice) { return !names.find_tensor(slice.group, slice.name); });
+  if (optimizer) append(optimizer->apply(names));
+  for (StatePart* part : parts_->all_others()) append(part->prepare());
+  parts_->fill(source, slices);
+  for (StatePart* part : parts_->all_others()) part->finish(report.notes);
+  return report;
+}
+
+/// One rank that cannot read must not leave the others waiting in the next step.
+void TrainingState::Parts::fill(const StateSource& source, const std::vector<HeldSlice>& slices) const {
+  std::exception_ptr error;
+  try {
+    source.fill(slices);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  std::int64_t failed = error ? rank() + 1 : 0;
+  if (comm) {
+    const at::Tensor most = at::full({1}, failed, at::kLong);
+    comm->all_reduce(most, ReduceOp::kMax);
+    failed = most.item<std::int64_t>();
+  }
+  if (error) std::rethrow_exception(error);
+  if (failed == 0) return;
+  throw StorageError("rank " + std::to_string(failed - 1) + " could not read its part of step " +
+                     std::to_string(source.manifest.step) +
+                     ", and says why: what was read so far must not be trained (rank " + std::to_string(rank()) + ")");
+}
+
+}  // namespace tessera
