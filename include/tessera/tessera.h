@@ -2,6 +2,10 @@
 
 // Everything for programs. Inside Tessera, and where compile time matters, include the headers that are used.
 
+#include <tessera/checkpoint/checkpoint_folder.h>
+#include <tessera/checkpoint/checkpoint_options.h>
+#include <tessera/checkpoint/held_slice.h>
+#include <tessera/checkpoint/read_slices.h>
 #include <tessera/checkpoint/safetensors.h>
 #include <tessera/checkpoint/safetensors_folder.h>
 #include <tessera/checkpoint/saved_step.h>

@@ -2,6 +2,7 @@
 
 #include <tessera/checkpoint/held_slice.h>
 #include <tessera/checkpoint/manifest.h>
+#include <tessera/checkpoint/saved_step.h>
 #include <tessera/data_parallel/distribute.h>
 #include <tessera/fsdp/fully_shard.h>
 #include <tessera/mesh/ranks.h>
@@ -50,9 +51,9 @@ struct RestoreReport {
 ///
 ///   TrainingState state(world);
 ///   state.model(sharded).optimizer(optimizer).schedule(schedule).sampler(loader).value("best_loss", best_loss);
-///   folder.save(step, state.capture());
+///   checkpoints.save(step, state.capture());
 ///   ...
-///   state.restore(*folder.newest());
+///   checkpoints.load_newest([&](const SavedStep& step) { state.restore(step); });
 ///
 /// Tensors lie in three groups: "model" under the model's own names, "optimizer" ("wte.weight/exp_avg") and "training"
 /// (random states, the buckets of DDP). Everything else is a value by name. None of them says how the model was cut, so
@@ -105,6 +106,7 @@ class TrainingState {
   /// something that nobody asked for, and then nothing was changed; StorageError on all ranks when one cannot read.
   /// Collective: over all ranks.
   RestoreReport restore(const StateSource& source, const RestoreOptions& options = {});
+  RestoreReport restore(const SavedStep& step, const RestoreOptions& options = {});
 
  private:
   TrainingState& sampler(std::function<SamplerState()> get, std::function<void(const SamplerState&)> set);

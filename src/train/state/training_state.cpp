@@ -1,3 +1,4 @@
+#include <tessera/checkpoint/read_slices.h>
 #include <tessera/core/error.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/optim/schedule.h>
@@ -223,6 +224,10 @@ void TrainingState::Parts::fill(const StateSource& source, const std::vector<Hel
   throw StorageError("rank " + std::to_string(failed - 1) + " could not read its part of step " +
                      std::to_string(source.manifest.step) +
                      ", and says why: what was read so far must not be trained (rank " + std::to_string(rank()) + ")");
+}
+
+RestoreReport TrainingState::restore(const SavedStep& step, const RestoreOptions& options) {
+  return restore(StateSource{step.manifest(), [&](const auto& slices) { read_slices(step, slices); }}, options);
 }
 
 }  // namespace tessera
