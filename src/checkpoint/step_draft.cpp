@@ -1,5 +1,6 @@
 #include "checkpoint/step_draft.h"
 
+#include <tessera/checkpoint/manifest.h>
 #include <tessera/core/error.h>
 
 #include <atomic>

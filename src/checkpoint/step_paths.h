@@ -6,8 +6,6 @@
 
 namespace tessera::checkpoints {
 
-inline constexpr std::string_view kManifestName = "manifest.json";
-
 /// "ROOT/step-00000020": the step.
 std::filesystem::path step_path(const std::filesystem::path& root, std::int64_t step);
 /// "ROOT/.step-00000020.saving": it is being written, or a crash left it.

@@ -1,4 +1,6 @@
 // A save, and every call of it in turn struck by a fault: whatever the disk holds then, each step is whole.
+#include <tessera/checkpoint/saved_step.h>
+#include <tessera/checkpoint/slice_place.h>
 #include <tessera/core/error.h>
 
 #include <gtest/gtest.h>
@@ -11,11 +13,15 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/faulty_file_system.h"
 #include "checkpoint/step_draft.h"
+#include "checkpoint/step_writer.h"
 #include "support/temporary_folder.h"
 
 namespace tessera {
@@ -30,20 +36,35 @@ using testing::FaultyFileSystem;
 
 const fs::path kRoot = "/runs/checkpoints";
 constexpr int kNumRanks = 2;
+constexpr std::uint32_t kReadBackSeed = 2;  // real files take their time
 
-/// The files of a step. `version` tells a step that was saved again from the first.
-std::map<std::string, std::string> contents(std::int64_t step, int version) {
-  std::map<std::string, std::string> files{{"model.safetensors", std::string(9001, '\0')},
-                                           {"optimizer.safetensors", std::string(2100, '\0')},
-                                           {"index.json", "{\"step\": " + std::to_string(step) + "}"}};
-  for (auto& [name, bytes] : files) {
-    if (name == "index.json") continue;
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
-      // No byte is 0, which is what a hole reads as.
-      bytes[i] = static_cast<char>(1 + (i * 7 + i / 512 + static_cast<std::size_t>(step * 13 + version * 101)) % 255);
-    }
+using Files = std::map<std::string, std::string>;
+
+/// The files of a step. `version` tells a step that was saved again from the first: no tensor is the same.
+Files make_files(std::int64_t step, int version) {
+  const std::string tensor = "version_" + std::to_string(version);
+  const auto stretch = SlicePlace::stretch;
+  testing::StepWriter writer;
+  writer.step = step;
+  writer.num_ranks = kNumRanks;
+  writer.tensors = {
+      {"model", tensor, StoredDtype::kF32, {30, 75}, "model.safetensors", {{0, stretch(2250, 0, 2250)}}},
+      {"optimizer", tensor, StoredDtype::kF64, {250}, "optimizer.safetensors", {{1, stretch(250, 0, 250)}}},
+  };
+  writer.other_files = {{"index.json", "{\"step\": " + std::to_string(step) + "}"}};
+  const testing::TemporaryFolder folder;
+  Files files;
+  for (const auto& entry : fs::directory_iterator(writer.write(folder.path()))) {
+    files[entry.path().filename().string()] = testing::text_of_file(entry.path());
   }
-  files["manifest.json"] = "step " + std::to_string(step) + " version " + std::to_string(version);
+  return files;
+}
+
+/// The same, made once: thousands of disks hold them.
+const Files& contents(std::int64_t step, int version) {
+  static std::map<std::pair<std::int64_t, int>, Files> made;
+  auto& files = made[{step, version}];
+  if (files.empty()) files = make_files(step, version);
   return files;
 }
 
@@ -60,7 +81,7 @@ std::vector<WriteRange> ranges_of(int rank, std::string_view bytes, std::uint64_
   return ranges;
 }
 
-void write_rank(StepDraft& draft, int rank, const std::map<std::string, std::string>& files) {
+void write_rank(StepDraft& draft, int rank, const Files& files) {
   constexpr std::uint64_t kHead = 100;
   for (const auto& [name, bytes] : files) {
     if (name.ends_with(".safetensors")) draft.write(name, ranges_of(rank, bytes, kHead));
@@ -70,7 +91,7 @@ void write_rank(StepDraft& draft, int rank, const std::map<std::string, std::str
 
 /// What two ranks do, one after the other.
 void save(FileSystem& disk, std::int64_t step, int version) {
-  const auto files = contents(step, version);
+  const Files& files = contents(step, version);
   std::vector<checkpoints::DraftFile> draft_files;
   for (const auto& [name, bytes] : files) {
     if (name == "manifest.json") continue;
@@ -88,7 +109,7 @@ void save(FileSystem& disk, std::int64_t step, int version) {
 /// By step, what the disk holds: the version of a step that is whole, none of one that is not.
 std::map<std::int64_t, std::optional<int>> steps_seen(const FaultyFileSystem& disk) {
   const std::string start = kRoot.string() + "/step-";
-  std::map<std::int64_t, std::map<std::string, std::string>> found;
+  std::map<std::int64_t, Files> found;
   for (const auto& [path, bytes] : disk.seen()) {
     if (!path.starts_with(start)) continue;
     const std::size_t slash = path.find('/', start.size());
@@ -103,6 +124,18 @@ std::map<std::int64_t, std::optional<int>> steps_seen(const FaultyFileSystem& di
     }
   }
   return steps;
+}
+
+/// What the reader says to the same disk: it must find the newest step whole. Empty: it does.
+std::string read_back(const FaultyFileSystem& disk) {
+  const testing::TemporaryFolder folder;
+  disk.write_seen(folder.path());
+  std::vector<std::string> skipped;
+  const auto newest = newest_intact(folder.path() / kRoot.relative_path(), true, skipped);
+  const auto steps = steps_seen(disk);
+  if (!skipped.empty()) return skipped.front();
+  const auto expected = steps.empty() ? std::nullopt : std::optional(steps.rbegin()->first);
+  return newest == expected ? "" : "the reader finds another newest step";
 }
 
 struct Scenario {
@@ -159,7 +192,8 @@ std::string strike(const Scenario& scenario, Fault fault, int call, std::uint32_
     for (const std::int64_t step : scenario.always) {
       if (!steps.contains(step)) return when + "step " + std::to_string(step) + " is lost " + state;
     }
-    return "";
+    const std::string told = seed == kReadBackSeed && call % 4 == 0 ? read_back(disk) : "";
+    return told.empty() ? "" : when + told;
   };
   disk.arm(Fault::kNone, 0);
   if (fault != Fault::kPowerCut) {
