@@ -76,7 +76,7 @@ void DiskFile::refuse_direct(const std::string& what, int error) {
 }
 
 void DiskFile::write(std::vector<WriteRange> ranges) {
-  for (const WriteStretch& stretch : join_ranges(ranges)) {
+  for (const WriteStretch& stretch : join_ranges(std::move(ranges))) {
     if (!is_direct_) {
       write_buffered(stretch);
       continue;

@@ -30,7 +30,7 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
   /// Few calls with many ranges are faster than many calls: neighbours are written together.
-  /// Requires: sorted, no two overlap, all inside the file. Throws StorageError.
+  /// Requires: no two overlap, all inside the file. Throws StorageError.
   /// Blocks: until the system took the bytes.
   virtual void write(std::vector<WriteRange> ranges) = 0;
   /// Brings everything that was written to the disk. When this throws StorageError, what the disk holds is unknown, and

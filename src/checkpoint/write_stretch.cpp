@@ -20,7 +20,8 @@ WriteStretch WriteStretch::part(std::uint64_t begin, std::uint64_t end) const {
   return part;
 }
 
-std::vector<WriteStretch> join_ranges(const std::vector<WriteRange>& ranges) {
+std::vector<WriteStretch> join_ranges(std::vector<WriteRange> ranges) {
+  std::ranges::sort(ranges, {}, &WriteRange::offset);
   std::vector<WriteStretch> stretches;
   for (const WriteRange& range : ranges) {
     if (range.bytes.empty()) continue;

@@ -20,8 +20,8 @@ struct WriteStretch {
   WriteStretch part(std::uint64_t begin, std::uint64_t end) const;
 };
 
-/// Ranges that touch become one stretch; empty ones vanish. Throws InternalError when they are not sorted or overlap.
-std::vector<WriteStretch> join_ranges(const std::vector<WriteRange>& ranges);
+/// Sorted; ranges that touch become one stretch, and empty ones vanish. Throws InternalError when two overlap.
+std::vector<WriteStretch> join_ranges(std::vector<WriteRange> ranges);
 
 /// The part of a stretch whose ends are multiples of `alignment`, and what is before and behind it. When that part
 /// would be shorter than `least`, all is `head`.

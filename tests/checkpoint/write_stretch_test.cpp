@@ -27,7 +27,7 @@ std::string text_of(const WriteStretch& stretch) {
 }
 
 TEST(WriteStretch, JoinsRangesThatTouch) {
-  const auto stretches = join_ranges({range(3, "ab"), range(5, ""), range(5, "c"), range(7, "de")});
+  const auto stretches = join_ranges({range(7, "de"), range(3, "ab"), range(5, ""), range(5, "c")});
   ASSERT_EQ(stretches.size(), 2U);
   EXPECT_EQ(stretches[0].offset, 3U);
   EXPECT_EQ(text_of(stretches[0]), "abc");
@@ -36,10 +36,9 @@ TEST(WriteStretch, JoinsRangesThatTouch) {
   EXPECT_TRUE(join_ranges({}).empty());
 }
 
-TEST(WriteStretch, RefusesRangesThatOverlapOrGoBack) {
-  for (const auto& ranges : {std::vector{range(3, "ab"), range(4, "c")}, std::vector{range(3, "ab"), range(0, "c")}}) {
-    testing::expect_parts(testing::message_of<InternalError>([&] { join_ranges(ranges); }), {"ends at byte 5"});
-  }
+TEST(WriteStretch, RefusesRangesThatOverlap) {
+  testing::expect_parts(testing::message_of<InternalError>([] { join_ranges({range(4, "c"), range(3, "ab")}); }),
+                        {"begins at byte 4", "ends at byte 5"});
 }
 
 TEST(WriteStretch, IsAlignedInItsMiddle) {
