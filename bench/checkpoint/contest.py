@@ -78,10 +78,11 @@ class Figures:
 
 
 def speed_row(figures, one, base):
-    """Name, milliseconds, gigabytes a second of all ranks together, and the ratio to the bare system."""
+    """Name, milliseconds, gigabytes a second of all ranks together, the ratio to the bare system, and milliseconds of
+    the processor."""
     seconds = figures.of(one)
     return [one.name, spread(seconds, 1e3, digits=0), f"{SIZE * BYTES / median(seconds) / 1e9:.2f}",
-            spread(figures.ratios(one, base), digits=3)]
+            spread(figures.ratios(one, base), digits=3), spread(figures.of(one, "processor"), 1e3, digits=0)]
 
 
 SETTING = (f"{SIZE} ranks save or load at once, {BYTES / 1e6:.0f} MB each: 100 tensors of fp32, of each of which a rank "

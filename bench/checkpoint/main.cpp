@@ -21,6 +21,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <ctime>
 #include <exception>
 #include <filesystem>
 #include <functional>
@@ -43,15 +44,23 @@ constexpr std::int64_t kStep = 20;
 
 struct Answer {
   double seconds = 0;
+  double processor = 0;  // seconds of it, where nothing else ran
   double step_alone = 0;
   double step_during = 0;
   double saving = 0;
 };
 
-double seconds_of(const std::function<void()>& body) {
-  const auto began = std::chrono::steady_clock::now();
+double now(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+Answer timed(const std::function<void()>& body) {
+  const double began = now(CLOCK_MONOTONIC);
+  const double used = now(CLOCK_PROCESS_CPUTIME_ID);
   body();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  return {.seconds = now(CLOCK_MONOTONIC) - began, .processor = now(CLOCK_PROCESS_CPUTIME_ID) - used};
 }
 
 /// Takes the files out of the page cache.
@@ -117,23 +126,22 @@ class Rank {
 
   Answer save() {
     clean();
-    return {.seconds = seconds_of([this] { require(waited_.save(kStep, state_)); })};
+    return timed([this] { require(waited_.save(kStep, state_)); });
   }
 
   Answer save_behind_steps() {
     clean();
-    Answer answer;
-    answer.step_alone = seconds_of([this] {
-                          for (int i = 0; i < kStepsAlone; ++i) step();
-                        }) /
-                        kStepsAlone;
+    const double alone = timed([this] {
+                           for (int i = 0; i < kStepsAlone; ++i) step();
+                         }).seconds;
     world_.comm().barrier();
-    answer.seconds = seconds_of([this] { background_.save(kStep, state_); });
-    int num_steps = 0;
+    Answer answer = timed([this] { background_.save(kStep, state_); });
+    answer.step_alone = alone / kStepsAlone;
     const fs::path done = folder_ / tessera::step_folder_name(kStep);
-    answer.saving = seconds_of([&] {
-      for (; !fs::exists(done); ++num_steps) step();
-    });
+    int num_steps = 0;
+    answer.saving = timed([&] {
+                      for (; !fs::exists(done); ++num_steps) step();
+                    }).seconds;
     answer.step_during = answer.saving / std::max(1, num_steps);
     require(background_.wait());
     return answer;
@@ -155,7 +163,7 @@ class Rank {
     if (!is_cold) load_target();
     if (is_cold && world_.rank() == 0) forget(folder_);
     world_.comm().barrier();
-    return {.seconds = seconds_of([this] { load_target(); })};
+    return timed([this] { load_target(); });
   }
 
   void load_target() {
@@ -182,8 +190,9 @@ void run(const std::string& folder) {
     const std::string variant = line.substr(0, line.rfind(' '));
     const Answer answer = rank.answer(variant);
     std::printf(
-        "{\"variant\": \"%s\", \"seconds\": %.6f, \"step_alone\": %.6f, \"step_during\": %.6f, \"saving\": %.6f}\n",
-        variant.c_str(), answer.seconds, answer.step_alone, answer.step_during, answer.saving);
+        "{\"variant\": \"%s\", \"seconds\": %.6f, \"processor\": %.6f, \"step_alone\": %.6f, \"step_during\": %.6f, "
+        "\"saving\": %.6f}\n",
+        variant.c_str(), answer.seconds, answer.processor, answer.step_alone, answer.step_during, answer.saving);
     std::fflush(stdout);
   }
   rank.finish();

@@ -130,21 +130,29 @@ std::vector<std::string> StepDraft::await_parts(int num_ranks, std::chrono::mill
   return draft_parts::await_all(state_->files, state_->folder, num_ranks, timeout);
 }
 
-void StepDraft::commit(std::string_view manifest) {
+std::string StepDraft::commit(std::string_view manifest) {
   FileSystem& files = state_->files;
   sync();
   draft_parts::remove_all(files, state_->folder);
   write_new_file(files, state_->folder / kManifestName, manifest);
   files.sync_folder(state_->folder);
   const fs::path step = step_path(state_->root, state_->step);
-  if (files.exists(step)) {
-    const fs::path aside = removing_path(state_->root, state_->step);
-    if (files.exists(aside)) discard(files, state_->root, aside, aside);
-    files.exchange(state_->folder, step, aside);
-  } else {
+  const fs::path removing = removing_path(state_->root, state_->step);
+  if (!files.exists(step)) {
     files.rename(state_->folder, step);
+    files.sync_folder(state_->root);
+    return "";
   }
+  if (files.exists(removing)) discard(files, state_->root, removing, removing);
+  files.exchange(state_->folder, step, removing);
   files.sync_folder(state_->root);
+  try {
+    const fs::path former = files.exists(removing) ? removing : state_->folder;
+    discard(files, state_->root, former, removing);
+  } catch (const StorageError& error) {
+    return error.what();  // the step is there all the same
+  }
+  return "";
 }
 
 void remove_step(FileSystem& files, const fs::path& root, std::int64_t step) {

@@ -60,9 +60,10 @@ class StepDraft {
   /// that are missing when `timeout` has passed, or the one that failed, and why.
   std::vector<std::string> await_parts(int num_ranks, std::chrono::milliseconds timeout);
 
-  /// Rank 0: makes it a step. A step of that number that exists is exchanged for this one, and then left as the draft
-  /// was: remove_leftovers() takes it away. Requires: all ranks have returned from sync(). Blocks: for the disk.
-  void commit(std::string_view manifest);
+  /// Rank 0: makes it a step. A step of that number that exists is exchanged for this one, and removed. Returns why
+  /// the removal could not be done, which remove_leftovers() then does. Empty: nothing is left.
+  /// Requires: all ranks have returned from sync(). Blocks: for the disk.
+  std::string commit(std::string_view manifest);
 
  private:
   struct State;

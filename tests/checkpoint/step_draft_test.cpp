@@ -39,7 +39,7 @@ void save(const fs::path& root, std::int64_t step, std::string_view tail) {
   draft.write("a", {range(4, tail)});
   draft.publish_part(0, "part");
   draft.await_parts(1, 1s);
-  draft.commit("manifest");
+  EXPECT_EQ(draft.commit("manifest"), "");
 }
 
 TEST(StepDraft, IsAStepOnlyAfterCommit) {
@@ -67,8 +67,6 @@ TEST(StepDraft, ReplacesAStepAsAWhole) {
   save(folder.path(), 20, "old!");
   save(folder.path(), 20, "new!");
   EXPECT_EQ(text_of_file(folder.path() / "step-00000020" / "a"), "headnew!");
-  EXPECT_EQ(names_in(folder.path()).size(), 2U);
-  remove_leftovers(FileSystem::disk(), folder.path());
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"step-00000020"}));
 }
 
