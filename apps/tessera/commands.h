@@ -13,6 +13,8 @@ inline constexpr int kUsageExitCode = 2;
 void add_bench_comm(CLI::App& bench);
 void add_bench_all_reduce(CLI::App& bench);
 void add_bench_mesh(CLI::App& bench);
+/// Sets `exit_code`, which outlives `app`, when a checkpoint is damaged.
+void add_checkpoint(CLI::App& app, int& exit_code);
 void add_data(CLI::App& app);
 /// Sets `exit_code`, which outlives `app`, when something fails.
 void add_doctor(CLI::App& app, int& exit_code);

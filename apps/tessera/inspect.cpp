@@ -11,6 +11,7 @@
 #include <sstream>
 #include <string>
 
+#include "tessera/checkpoint/checkpoint_commands.h"
 #include "tessera/commands.h"
 
 namespace tessera::app {
@@ -45,6 +46,7 @@ void add_inspect(CLI::App& app) {
   const auto path = std::make_shared<std::string>();
   hang.add_option("FILE", *path, "hang_node_N.json, or what a rank left in the same folder")->required();
   hang.callback([path] { show_hang(*path); });
+  add_inspect_checkpoint(inspect);
 }
 
 }  // namespace tessera::app

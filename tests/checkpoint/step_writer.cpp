@@ -24,7 +24,12 @@ std::string list(const std::vector<std::int64_t>& numbers) {
   return "[" + text + "]";
 }
 
-std::string in_quotes(const std::string& text) { return "\"" + text + "\""; }
+/// Names here need no other escape.
+std::string in_quotes(const std::string& text) {
+  std::string result = "\"";
+  for (const char c : text) result += c == '\x1b' ? std::string("\\u001b") : std::string(1, c);
+  return result + "\"";
+}
 
 std::string slice_json(const WrittenSlice& slice, const std::string& bytes, std::uint64_t block_bytes) {
   std::string checksums;

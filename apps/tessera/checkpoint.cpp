@@ -1,0 +1,15 @@
+// tessera checkpoint: steps that were saved, looked after.
+#include <CLI/CLI.hpp>
+
+#include "tessera/checkpoint/checkpoint_commands.h"
+#include "tessera/commands.h"
+
+namespace tessera::app {
+
+void add_checkpoint(CLI::App& app, int& exit_code) {
+  CLI::App& checkpoint = *app.add_subcommand("checkpoint", "Look after saved checkpoints");
+  checkpoint.require_subcommand(1);
+  add_checkpoint_verify(checkpoint, exit_code);
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,82 @@
+#include "tessera/checkpoint/slice_text.h"
+
+#include <algorithm>
+#include <set>
+
+#include "tessera/checkpoint/printed.h"
+
+namespace tessera::app {
+namespace {
+
+/// "ranks 0-3, 5"
+std::string ranks_text(const std::set<int>& ranks) {
+  std::string text;
+  for (auto rank = ranks.begin(); rank != ranks.end();) {
+    const int first = *rank;
+    int last = first;
+    while (++rank != ranks.end() && *rank == last + 1) last = *rank;
+    text += (text.empty() ? "" : ", ") + std::to_string(first) + (last == first ? "" : "-" + std::to_string(last));
+  }
+  return (ranks.size() == 1 ? "rank " : "ranks ") + text;
+}
+
+/// How the boxes of one view lie, if they are a grid: how many there are in each dimension. Empty when they are none.
+std::vector<std::size_t> grid_of(const std::vector<const ManifestSlice*>& slices) {
+  std::vector<std::size_t> parts;
+  std::size_t product = 1;
+  for (std::size_t d = 0; d < slices[0]->place.view.size(); ++d) {
+    std::set<std::int64_t> starts;
+    for (const ManifestSlice* slice : slices) starts.insert(slice->place.starts[d]);
+    parts.push_back(starts.size());
+    product *= starts.size();
+  }
+  if (product != slices.size()) parts.clear();
+  return parts;
+}
+
+std::string cut_text(const ManifestTensor& tensor, const std::vector<const ManifestSlice*>& slices, bool one_each) {
+  const auto all = [&](auto condition) { return std::all_of(slices.begin(), slices.end(), condition); };
+  if (all([](const ManifestSlice* slice) { return slice->place.view.size() == 1; })) {
+    return one_each ? "a stretch each" : std::to_string(slices.size()) + " stretches";
+  }
+  const auto parts = all([&](const ManifestSlice* slice) { return slice->place.view == tensor.shape; })
+                         ? grid_of(slices)
+                         : std::vector<std::size_t>();
+  if (parts.empty()) return std::to_string(slices.size()) + " boxes";
+  const auto is_cut = [](std::size_t count) { return count > 1; };
+  const auto cut = std::find_if(parts.begin(), parts.end(), is_cut);
+  if (std::count_if(parts.begin(), parts.end(), is_cut) == 1) {
+    return "split in dim " + std::to_string(cut - parts.begin());
+  }
+  std::string text;
+  for (const std::size_t count : parts) text += (text.empty() ? "" : " x ") + std::to_string(count);
+  return "a grid of " + text;
+}
+
+}  // namespace
+
+std::string list_text(const std::vector<std::int64_t>& numbers) {
+  std::string text;
+  for (const std::int64_t number : numbers) text += (text.empty() ? "" : ", ") + std::to_string(number);
+  return "[" + text + "]";
+}
+
+std::string layout_text(const ManifestTensor& tensor) {
+  std::vector<const ManifestSlice*> slices;
+  std::set<int> ranks;
+  for (const ManifestSlice& slice : tensor.slices) {
+    if (slice.checksums.empty()) continue;
+    slices.push_back(&slice);
+    ranks.insert(slice.rank);
+  }
+  if (slices.empty()) return "-";
+  if (slices.size() == 1) return ranks_text(ranks);
+  return ranks_text(ranks) + ", " + cut_text(tensor, slices, ranks.size() == slices.size());
+}
+
+std::string slice_text(const ManifestSlice& slice) {
+  return "rank " + std::to_string(slice.rank) + ": " + list_text(slice.place.sizes) + " at " +
+         list_text(slice.place.starts) + " of " + list_text(slice.place.view);
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <tessera/checkpoint/manifest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::app {
+
+/// A line of the tree.
+struct TreeRow {
+  std::size_t depth = 0;
+  std::string label;
+  std::string type;  // "F32 [4, 6]"; empty for a module
+  std::uint64_t num_bytes = 0;
+  std::size_t num_alike = 1;  // so many times; num_bytes is of one
+  std::string layout;
+
+  bool operator==(const TreeRow&) const = default;
+};
+
+struct TreeOptions {
+  bool every_layer = false;  // else layers that differ in their number only are one line
+  bool slices = false;       // a line for each
+};
+
+/// The tensors of a group, by module path: modules, then what is in them. Names are cut at dots and slashes.
+std::vector<TreeRow> tensor_tree(const std::vector<const ManifestTensor*>& tensors, const TreeOptions& options);
+
+std::uint64_t bytes_of(const ManifestTensor& tensor);
+
+}  // namespace tessera::app
