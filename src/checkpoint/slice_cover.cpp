@@ -11,8 +11,7 @@ namespace {
 
 using Fault = std::optional<std::string>;
 
-// So many runs are listed one by one: always, and when nothing better is possible.
-constexpr std::int64_t kFewRuns = std::int64_t{1} << 16;
+// So many runs are listed one by one, when nothing better is possible.
 constexpr std::int64_t kMostRuns = std::int64_t{1} << 22;
 
 std::string overlap_text(std::size_t one, std::size_t other, std::int64_t element) {
@@ -124,7 +123,7 @@ std::optional<std::string> cover_fault(std::int64_t num_elements, const std::vec
     num_runs = std::min(num_runs, kMostRuns) + std::min(runs.num_runs(), kMostRuns);
     same_view = same_view && place->view == places[0]->view;
   }
-  if (num_runs <= kFewRuns) return fault_of_runs(num_elements, places);
+  if (num_runs <= static_cast<std::int64_t>(places.size())) return fault_of_runs(num_elements, places);
   if (same_view) return BoxCover(places).fault();
   if (num_runs <= kMostRuns) return fault_of_runs(num_elements, places);
   return "its slices are cut up so that they cannot be checked in reasonable time";

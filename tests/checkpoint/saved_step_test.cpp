@@ -234,6 +234,12 @@ TEST_F(SavedStepTest, RefusesAHeaderThatTheManifestDoesNotKnow) {
                         {"training.safetensors", "\"renamed\"", "does not list"});
 }
 
+TEST_F(SavedStepTest, RefusesAManifestWithoutEnd) {
+  std::filesystem::resize_file(path_ / "manifest.json", (std::uint64_t{1} << 30) + 1);  // takes no room on the disk
+  testing::expect_parts(testing::message_of<StorageError>([&] { SavedStep{path_}; }),
+                        {"manifest.json", "at most 1073741824", "1073741825"});
+}
+
 TEST_F(SavedStepTest, RefusesTheManifestOfAnotherStep) {
   const auto other = sample_step(40).write(folder_.path());
   std::filesystem::copy_file(path_ / "manifest.json", other / "manifest.json",
