@@ -157,7 +157,7 @@ void SliceReader::verify(std::vector<std::string>& faults, const std::function<v
       try {
         damaged = !load(block, buffers_.block_of(length));
       } catch (const StorageError& error) {
-        faults.push_back(error.what());
+        faults.emplace_back(error.what());
       }
       progress(length);
     }

@@ -39,7 +39,7 @@ class Corruption : public ::testing::Test {
   }
 
   /// After a change of `name`: it is found, the file is named, and the file is as it was again.
-  void expect_named(const std::string& name, const std::string& what) {
+  void expect_named(const std::string& name, const std::string& what) const {
     const std::string said = found_in(path_);
     EXPECT_NE(said.find((path_ / name).string()), std::string::npos) << what << ", said: " << said;
     write(name, files_.at(name));

@@ -30,7 +30,10 @@ std::vector<SlicePlace> grid(const std::vector<std::int64_t>& parts, std::int64_
     for (const std::int64_t i : index) place.starts.push_back(i * size);
     places.push_back(place);
     std::size_t d = parts.size();
-    while (d > 0 && ++index[d - 1] == parts[d - 1]) index[--d] = 0;
+    for (; d > 0; --d) {
+      if (++index[d - 1] < parts[d - 1]) break;
+      index[d - 1] = 0;
+    }
     if (d == 0) return places;
   }
 }

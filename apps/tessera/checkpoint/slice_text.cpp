@@ -14,7 +14,7 @@ std::string ranks_text(const std::set<int>& ranks) {
   for (auto rank = ranks.begin(); rank != ranks.end();) {
     const int first = *rank;
     int last = first;
-    while (++rank != ranks.end() && *rank == last + 1) last = *rank;
+    for (++rank; rank != ranks.end() && *rank == last + 1; ++rank) last = *rank;
     text += (text.empty() ? "" : ", ") + std::to_string(first) + (last == first ? "" : "-" + std::to_string(last));
   }
   return (ranks.size() == 1 ? "rank " : "ranks ") + text;
