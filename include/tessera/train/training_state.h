@@ -47,13 +47,13 @@ struct RestoreReport {
   std::vector<std::string> notes;       ///< what is not as in the run that was saved, in words
 };
 
-/// What a run must keep to go on as if it had never stopped: parts are named once, then saved and restored together.
+/// What a run must keep to go on as if it had never stopped: its parts are named once, then saved and restored together.
 ///
 ///   TrainingState state(world);
 ///   state.model(sharded).optimizer(optimizer).schedule(schedule).sampler(loader).value("best_loss", best_loss);
 ///   checkpoints.save(step, state.capture());
 ///   ...
-///   checkpoints.load_newest([&](const SavedStep& step) { state.restore(step); });
+///   checkpoints.load_newest([&](const SavedStep& saved) { state.restore(saved); });
 ///
 /// Tensors lie in three groups: "model" under the model's own names, "optimizer" ("wte.weight/exp_avg") and "training"
 /// (random states, the buckets of DDP). Everything else is a value by name. None of them says how the model was cut, so
@@ -97,16 +97,17 @@ class TrainingState {
   TrainingState& value(const std::string& name, double& value);
   TrainingState& value(const std::string& name, std::string& value);
 
-  /// What this rank holds. Parameters, buffers and the optimizer's tensors share memory with what is trained: save or
-  /// copy them before the next step.
+  /// What this rank holds. Parameters, buffers and the optimizer's tensors share memory with what is trained, unless
+  /// they do not lie row by row: save or copy them before the next step.
   /// Collective: with DistributedModel, over its ranks. Throws ConfigError for an optimizer that is not of the model.
   RankState capture() const;
 
   /// All parts are as they were saved. Throws ConfigError, with all names, when the saved state lacks something or has
   /// something that nobody asked for, and then nothing was changed; StorageError on all ranks when one cannot read.
   /// Collective: over all ranks.
-  RestoreReport restore(const StateSource& source, const RestoreOptions& options = {});
   RestoreReport restore(const SavedStep& step, const RestoreOptions& options = {});
+  /// The same from elsewhere.
+  RestoreReport restore(const StateSource& source, const RestoreOptions& options = {});
 
  private:
   TrainingState& sampler(std::function<SamplerState()> get, std::function<void(const SamplerState&)> set);

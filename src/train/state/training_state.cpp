@@ -1,4 +1,5 @@
 #include <tessera/checkpoint/read_slices.h>
+#include <tessera/comm/texts.h>
 #include <tessera/core/error.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/optim/schedule.h>
@@ -29,7 +30,7 @@ struct TrainingState::Parts {
   std::function<train::ModelTensors()> tensors;
   std::optional<ShardedModel> sharded;
   torch::optim::Optimizer* optimizer = nullptr;
-  // By name: the same order on all ranks. The schedule comes behind all others, since it sets learning rates.
+  // By name: an order that is the same on all ranks. The schedule comes behind all others, since it sets learning rates.
   std::map<std::string, std::unique_ptr<StatePart>> others;
   std::unique_ptr<StatePart> schedule;
 
@@ -171,6 +172,7 @@ RankState TrainingState::capture() const {
     if (parts_->optimizer) OptimizerState(*parts_->optimizer, tensors.parts).capture(state);
   }
   for (const StatePart* part : parts_->all_others()) part->capture(state);
+  for (HeldSlice& slice : state.slices) slice.values = slice.values.contiguous();
   return state;
 }
 
@@ -205,29 +207,29 @@ RestoreReport TrainingState::restore(const StateSource& source, const RestoreOpt
   return report;
 }
 
+RestoreReport TrainingState::restore(const SavedStep& step, const RestoreOptions& options) {
+  const auto fill = [&step](const std::vector<HeldSlice>& slices) { read_slices(step, slices); };
+  return restore({step.manifest(), fill}, options);
+}
+
 /// One rank that cannot read must not leave the others waiting in the next step.
 void TrainingState::Parts::fill(const StateSource& source, const std::vector<HeldSlice>& slices) const {
   std::exception_ptr error;
+  std::string why;
   try {
     source.fill(slices);
-  } catch (...) {
+  } catch (const std::exception& fault) {
     error = std::current_exception();
+    why = fault.what();
   }
-  std::int64_t failed = error ? rank() + 1 : 0;
-  if (comm) {
-    const at::Tensor most = at::full({1}, failed, at::kLong);
-    comm->all_reduce(most, ReduceOp::kMax);
-    failed = most.item<std::int64_t>();
-  }
+  const auto all = comm ? all_gather_texts(*comm, why) : std::vector<std::string>{why};
   if (error) std::rethrow_exception(error);
-  if (failed == 0) return;
-  throw StorageError("rank " + std::to_string(failed - 1) + " could not read its part of step " +
-                     std::to_string(source.manifest.step) +
-                     ", and says why: what was read so far must not be trained (rank " + std::to_string(rank()) + ")");
-}
-
-RestoreReport TrainingState::restore(const SavedStep& step, const RestoreOptions& options) {
-  return restore(StateSource{step.manifest(), [&](const auto& slices) { read_slices(step, slices); }}, options);
+  for (std::size_t other = 0; other < all.size(); ++other) {
+    if (all[other].empty()) continue;
+    throw StorageError("rank " + std::to_string(other) + " could not read its part of step " +
+                       std::to_string(source.manifest.step) + ": " + all[other] +
+                       "; what was read so far must not be trained (rank " + std::to_string(rank()) + ")");
+  }
 }
 
 }  // namespace tessera

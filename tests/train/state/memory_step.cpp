@@ -63,8 +63,12 @@ StateSource MemoryStep::source() {
   return {manifest_, [this](const std::vector<HeldSlice>& slices) {
             for (const HeldSlice& slice : slices) {
               const at::Tensor box = box_of(tensor(slice.group, slice.name), slice.place).contiguous();
-              require(slice.values.is_contiguous() && box.scalar_type() == slice.values.scalar_type(), slice.name);
-              std::memcpy(slice.values.data_ptr(), box.const_data_ptr(), box.nbytes());
+              require(box.scalar_type() == slice.values.scalar_type(), slice.name + " has one type");
+              if (slice.values.is_contiguous()) {
+                std::memcpy(slice.values.data_ptr(), box.const_data_ptr(), box.nbytes());
+              } else {
+                slice.values.copy_(box);
+              }
             }
           }};
 }

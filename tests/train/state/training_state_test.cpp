@@ -207,6 +207,27 @@ TEST(TrainingState, RefusesWhatItCannotSave) {
   expect_parts(message_of<ConfigError>([&] { TrainingState().model(model).optimizer(lbfgs); }), {"LBFGS", "SGD"});
 }
 
+TEST(TrainingState, FailsOnAllRanksWhenOneCannotRead) {
+  MemoryStep step(3);
+  run_threads(2, [&](const World& world) {
+    TraineeRun run(world, "zero1", "sgd");
+    step.add(run.state().capture());
+  });
+  const StateSource source = step.source();
+  run_threads(2, [&](const World& world) {
+    const auto fill = [&](const std::vector<HeldSlice>& slices) {
+      if (world.rank() == 1) throw StorageError("the disk is gone");
+      source.fill(slices);
+    };
+    TraineeRun run(world, "zero1", "sgd");
+    const auto text = message_of<StorageError>([&] { run.state().restore({source.manifest, fill}); });
+    expect_parts(text, {"the disk is gone"});
+    if (world.rank() == 0) expect_parts(text, {"rank 1", "step 3", "(rank 0)"});
+    run.state().restore(source);
+    run.train(1);
+  });
+}
+
 TEST(TrainingState, KeepsTensorsThatDoNotLieRowByRow) {
   auto conv = std::make_shared<torch::nn::Conv2dImpl>(torch::nn::Conv2dOptions(3, 4, 2));
   {
@@ -215,12 +236,18 @@ TEST(TrainingState, KeepsTensorsThatDoNotLieRowByRow) {
   }
   TrainingState state;
   state.model(conv);
+  MemoryStep step(0);
   const RankState captured = state.capture();
-  for (const HeldSlice& slice : captured.slices) {
-    if (slice.name != "weight") continue;
-    EXPECT_EQ(slice.values.const_data_ptr(), conv->weight.const_data_ptr());
-    EXPECT_TRUE(at::equal(slice.values, conv->weight));
+  for (const HeldSlice& slice : captured.slices) EXPECT_TRUE(slice.values.is_contiguous()) << slice.name;
+  step.add(captured);
+  const at::Tensor expected = conv->weight.detach().clone();
+  {
+    const at::NoGradGuard no_grad;
+    conv->weight.zero_();
   }
+  state.restore(step.source());
+  EXPECT_TRUE(at::equal(conv->weight, expected));
+  EXPECT_FALSE(conv->weight.is_contiguous());
 }
 
 TEST(TrainingState, KeepsScheduleScalerSamplerAndValues) {
