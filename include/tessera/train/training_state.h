@@ -47,7 +47,7 @@ struct RestoreReport {
   std::vector<std::string> notes;       ///< what is not as in the run that was saved, in words
 };
 
-/// What a run must keep to go on as if it had never stopped: its parts are named once, then saved and restored together.
+/// What a run must keep to go on as if it had never stopped: parts are named once, then saved and restored together.
 ///
 ///   TrainingState state(world);
 ///   state.model(sharded).optimizer(optimizer).schedule(schedule).sampler(loader).value("best_loss", best_loss);

@@ -4,6 +4,9 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/library.h>
 
+#include <cstddef>
+#include <new>
+
 #include "intercept/deferred/history.h"
 #include "intercept/deferred/recorder.h"
 
@@ -13,14 +16,16 @@ namespace {
 /// LibTorch keeps a key for this use, which nothing in it uses. The kernel for it belongs to the process, as the table
 /// that it stands in does; it is called only on threads with a guard.
 c10::DispatchKey key_with_kernel() {
-  static auto* const library = [] {
-    auto* const made =
-        new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::DeferredInit, __FILE__, __LINE__);
-    made->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept::call_deferred>());
-    return made;
+  // Never destroyed: threads may have a guard while the process ends. In memory of the program's own, where a search for
+  // leaks finds it.
+  alignas(torch::Library) static std::byte memory[sizeof(torch::Library)];
+  static const c10::DispatchKey key = [] {
+    auto* const library =
+        new (memory) torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::DeferredInit, __FILE__, __LINE__);
+    library->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept::call_deferred>());
+    return c10::DispatchKey::DeferredInit;
   }();
-  static_cast<void>(library);
-  return c10::DispatchKey::DeferredInit;
+  return key;
 }
 
 bool covers_its_storage(const at::Tensor& tensor) {

@@ -30,7 +30,7 @@ struct TrainingState::Parts {
   std::function<train::ModelTensors()> tensors;
   std::optional<ShardedModel> sharded;
   torch::optim::Optimizer* optimizer = nullptr;
-  // By name: an order that is the same on all ranks. The schedule comes behind all others, since it sets learning rates.
+  // By name: the same order on all ranks. The schedule comes behind all others, since it sets learning rates.
   std::map<std::string, std::unique_ptr<StatePart>> others;
   std::unique_ptr<StatePart> schedule;
 
