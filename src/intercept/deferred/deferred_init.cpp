@@ -16,7 +16,7 @@ namespace {
 /// LibTorch keeps a key for this use, which nothing in it uses. The kernel for it belongs to the process, as the table
 /// that it stands in does; it is called only on threads with a guard.
 c10::DispatchKey key_with_kernel() {
-  // Never destroyed: threads may have a guard while the process ends. In memory of the program's own, where a search for
+  // Never destroyed: threads may have a guard while the process ends. In memory of the program, where a search for
   // leaks finds it.
   alignas(torch::Library) static std::byte memory[sizeof(torch::Library)];
   static const c10::DispatchKey key = [] {
