@@ -1,4 +1,5 @@
 // tessera reference: the tables of docs/reference, from the lists of fields themselves.
+#include <tessera/checkpoint/checkpoint_options.h>
 #include <tessera/comm/world.h>
 #include <tessera/core/config_file.h>
 #include <tessera/data_parallel/ddp_options.h>
@@ -102,6 +103,11 @@ void add_reference(CLI::App& app) {
     print("Options of loss scaling",
           "`tessera::GradScalerOptions`, for `tessera::GradScaler`. In a TOML file these are the keys.",
           GradScalerOptions::fields());
+  });
+  command.add_subcommand("checkpoint", "CheckpointOptions")->callback([] {
+    print("Options of checkpoints",
+          "`tessera::CheckpointOptions`, for `tessera::CheckpointFolder`. In a TOML file these are the keys.",
+          CheckpointOptions::fields());
   });
   add_data_references(command);
   command.add_subcommand("observe", "ObserveOptions")->callback([] {
