@@ -145,6 +145,25 @@ TEST(BucketBytes, DecidesHowManyBucketsThereAreAlsoWhileRunning) {
   });
 }
 
+TEST(BucketBytes, ThatWereSetBeforeTheFirstStepStay) {
+  run_threads(2, [](const World& world) {
+    Chain alone;
+    for (int rank = 0; rank < 2; ++rank) backward(alone, rank);
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world);
+    ddp.set_bucket_bytes(48);
+    for (int step = 0; step < 3; ++step) {
+      model->zero_grad();
+      backward(*model, world.rank());
+      require(ddp.statistics().num_buckets > 1, "several, also after the first step");
+      for (std::size_t i = 0; i < ddp.parameters().size(); ++i) {
+        require(at::allclose(ddp.parameters()[i].grad(), alone.parameters()[i].grad() / 2, 1e-5, 1e-6),
+                ddp.parameter_names()[i]);
+      }
+    }
+  });
+}
+
 TEST(Buckets, ThatAreGivenStayAndAverageAsAllOthersDo) {
   run_threads(3, [](const World& world) {
     Chain alone;
