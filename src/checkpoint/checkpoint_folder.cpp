@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <ranges>
 #include <span>
 #include <sstream>
 #include <utility>
@@ -105,7 +106,7 @@ class CheckpointFolder::State {
   SaveReport last_;
   bool cleaned_ = false;  // of what an earlier process left
   Staging staging_{kMaxCopies};
-  SaveWorker worker_;  // last: what it does uses the rest
+  SaveWorker worker_{options_.asynchronous()};  // last: what it does uses the rest
 };
 
 /// Rank 0 makes the folder and the files, before any other rank looks for them. Nothing, and why, when a rank cannot.
@@ -146,7 +147,8 @@ Sources CheckpointFolder::State::staged(const std::vector<at::Tensor>& parts, st
 }
 
 void CheckpointFolder::State::write(StepDraft& draft, const SaveOrder& order, const Sources& sources) {
-  save_slices(draft, order, sources);
+  const std::string left = save_slices(draft, order, sources);
+  if (!left.empty()) log_.warning("the step that was replaced is still there: " + left);
   if (order.rank == 0) remove_old_steps();
 }
 
@@ -261,8 +263,8 @@ std::optional<std::int64_t> CheckpointFolder::State::load_newest(const std::func
   for (std::int64_t step = 0; list >> step;) steps.push_back(step);
   if (steps.empty()) return std::nullopt;
   std::string faults;
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    if (try_load(*step, restore, faults)) return *step;
+  for (const std::int64_t step : std::views::reverse(steps)) {
+    if (try_load(step, restore, faults)) return step;
   }
   throw StorageError("no step in " + folder_.string() + " is intact: " + faults +
                      ". Look with `tessera inspect checkpoint`, or start anew in an empty folder");

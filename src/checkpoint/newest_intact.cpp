@@ -3,6 +3,7 @@
 #include <tessera/core/error.h>
 
 #include <algorithm>
+#include <ranges>
 
 namespace tessera {
 namespace {
@@ -27,10 +28,10 @@ std::string fault_of(const std::filesystem::path& folder, bool thorough) {
 std::optional<std::int64_t> newest_intact(const std::filesystem::path& root, bool thorough,
                                           std::vector<std::string>& skipped) {
   const std::vector<std::int64_t> steps = list_steps(root);
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const std::string fault = fault_of(root / step_folder_name(*step), thorough);
-    if (fault.empty()) return *step;
-    skipped.push_back("step " + std::to_string(*step) + " is not whole: " + fault);
+  for (const std::int64_t step : std::views::reverse(steps)) {
+    const std::string fault = fault_of(root / step_folder_name(step), thorough);
+    if (fault.empty()) return step;
+    skipped.push_back("step " + std::to_string(step) + " is not whole: " + fault);
   }
   return std::nullopt;
 }

@@ -105,15 +105,16 @@ Manifest completed(const SaveOrder& order, const std::vector<std::string>& parts
 
 }  // namespace
 
-void save_slices(StepDraft& draft, const SaveOrder& order, const std::vector<std::span<const std::byte>>& sources) {
+std::string save_slices(StepDraft& draft, const SaveOrder& order,
+                        const std::vector<std::span<const std::byte>>& sources) {
   try {
     draft.publish_part(order.rank, write_slices(draft, order, sources).to_text());
   } catch (const StorageError& error) {
     draft.publish_failure(order.rank, error.what());  // rank 0 would wait in vain
     throw;
   }
-  if (order.rank != 0) return;
-  draft.commit(completed(order, draft.await_parts(order.plan->manifest.num_ranks, order.patience)).to_json());
+  if (order.rank != 0) return {};
+  return draft.commit(completed(order, draft.await_parts(order.plan->manifest.num_ranks, order.patience)).to_json());
 }
 
 }  // namespace tessera::checkpoints

@@ -29,7 +29,9 @@ struct SaveOrder {
 /// One rank's part of saving a step: writes its slices, brings them to the disk and tells rank 0, who makes the step
 /// appear. `sources` are the bytes of the rank's planned slices, in their order. May run on a thread of its own:
 /// nothing is communicated but through files.
+/// Returns why a step of that number, which this one replaced, could not be removed; empty when it was.
 /// Blocks: for the disk and, on rank 0, for the other ranks. Throws StorageError; then the step does not appear.
-void save_slices(StepDraft& draft, const SaveOrder& order, const std::vector<std::span<const std::byte>>& sources);
+std::string save_slices(StepDraft& draft, const SaveOrder& order,
+                        const std::vector<std::span<const std::byte>>& sources);
 
 }  // namespace tessera::checkpoints

@@ -20,7 +20,8 @@ struct SaveOutcome {
 /// Does saves one after the other on a thread of its own. Thread-safety: all members may be called from any thread.
 class SaveWorker {
  public:
-  SaveWorker() = default;
+  /// `yields`: the thread gives way to others that want the processor, as those who train meanwhile.
+  explicit SaveWorker(bool yields) : yields_(yields) {}
   /// Waits for what was submitted.
   ~SaveWorker();
   SaveWorker(const SaveWorker&) = delete;
@@ -48,6 +49,7 @@ class SaveWorker {
   std::vector<SaveOutcome> outcomes_;
   bool working_ = false;
   bool ending_ = false;
+  bool yields_;
   std::thread thread_;  // started by the first job
 };
 

@@ -35,7 +35,7 @@ class Program {
         loader_(Sampler(kNumSamples, world.rank(), world.size(), SamplerOptions().seed(5).global_batch(kBatch)),
                 [](const SampleBatch& part) { return part.samples; }),
         state_(world) {
-    at::manual_seed(static_cast<std::uint64_t>(17 + world.rank()));
+    at::manual_seed(17 + static_cast<std::uint64_t>(world.rank()));
     shared_.register_in(state_);
     state_.optimizer(*optimizer_).schedule(schedule_).sampler(loader_).value("step", step_);
   }

@@ -3,6 +3,7 @@
 #include <tessera/checkpoint/safetensors.h>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cstring>
 
