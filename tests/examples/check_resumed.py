@@ -17,8 +17,8 @@ def lines_of(launcher, ranks, *command):
 
 def main():
     readme, launcher, program = sys.argv[1:]
-    expected = [text.splitlines() for text in
-                re.findall(r"^```\n(.*?)^```$", Path(readme).read_text(), re.MULTILINE | re.DOTALL)]
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", Path(readme).read_text(), re.MULTILINE | re.DOTALL)
+    expected = [text.splitlines() for language, text in fenced if not language]
     with tempfile.TemporaryDirectory() as folder:
         run = str(Path(folder) / "run")
         found = [lines_of(launcher, 2, program, run, "200"), lines_of(launcher, 3, program, run)]
