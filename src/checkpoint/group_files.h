@@ -21,6 +21,6 @@ struct GroupFile {
 /// on with "model.safetensors.index.json" behind them when the tensors do not fit into `max_file_bytes`. Filled by name
 /// in turn; a single tensor may be larger.
 std::vector<GroupFile> files_of_group(const std::string& group, std::vector<StoredTensor> tensors,
-                                      std::uint64_t max_file_bytes);
+                                      std::uint64_t max_file_bytes, const SafetensorsLayout::Metadata& metadata);
 
 }  // namespace tessera::checkpoints

@@ -4,7 +4,9 @@
 #include <tessera/core/error.h>
 #include <tessera/core/mapped_file.h>
 
+#include "checkpoint/group_files.h"
 #include "checkpoint/safetensors_header.h"
+#include "checkpoint/whole_tensors.h"
 
 namespace tessera {
 namespace {
@@ -20,21 +22,6 @@ SafetensorsIndex read_index(const fs::path& path) {
                        std::to_string(file.bytes().size()));
   }
   return SafetensorsIndex::parse(file.text(), path.string());
-}
-
-/// The files of a save, in order: each a list of names.
-std::vector<std::vector<std::string>> divide(const TensorsByName& tensors, std::uint64_t max_file_bytes) {
-  std::vector<std::vector<std::string>> files(1);
-  std::uint64_t num_bytes = 0;
-  for (const auto& [name, tensor] : tensors) {
-    if (!files.back().empty() && num_bytes + tensor.nbytes() > max_file_bytes) {
-      files.emplace_back();
-      num_bytes = 0;
-    }
-    files.back().push_back(name);
-    num_bytes += tensor.nbytes();
-  }
-  return files;
 }
 
 void refuse_other_form(const fs::path& folder, bool several) {
@@ -126,20 +113,16 @@ void save_safetensors_folder(const fs::path& folder, const TensorsByName& tensor
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw StorageError("the folder " + folder.string() + " cannot be made: " + error.message());
-  const auto files = divide(tensors, max_file_bytes);
+  const auto files =
+      checkpoints::files_of_group("model", checkpoints::stored_tensors(tensors), max_file_bytes, metadata);
   refuse_other_form(folder, files.size() > 1);
-  SafetensorsIndex index;
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    const std::string file = shard_name(i, files.size());
-    TensorsByName part;
-    for (const std::string& name : files[i]) {
-      part.emplace(name, tensors.at(name));
-      index.file_of.emplace(name, file);
-      index.num_bytes += tensors.at(name).nbytes();
+  for (const checkpoints::GroupFile& file : files) {
+    if (file.layout) {
+      checkpoints::write_whole_tensors(folder / file.name, *file.layout, tensors);
+    } else {
+      write_file_atomically(folder / file.name, file.text);
     }
-    save_safetensors(folder / file, part, metadata);
   }
-  if (files.size() > 1) write_file_atomically(folder / kIndexFileName, index.to_json());
 }
 
 }  // namespace tessera

@@ -10,6 +10,7 @@
 #include "checkpoint/byte_ranges.h"
 #include "checkpoint/safetensors_header.h"
 #include "checkpoint/slice_runs.h"
+#include "checkpoint/whole_tensors.h"
 
 namespace tessera {
 
@@ -111,15 +112,29 @@ void SafetensorsWriter::commit() {
   state_->file.commit();
 }
 
-void save_safetensors(const std::filesystem::path& path, const TensorsByName& tensors,
-                      const SafetensorsLayout::Metadata& metadata) {
+namespace checkpoints {
+
+std::vector<StoredTensor> stored_tensors(const TensorsByName& tensors) {
   std::vector<StoredTensor> list;
   for (const auto& [name, tensor] : tensors) {
     list.push_back({name, to_stored_dtype(tensor.scalar_type()), tensor.sizes().vec(), 0, 0});
   }
-  SafetensorsWriter writer(path, SafetensorsLayout::plan(std::move(list), metadata));
-  for (const auto& [name, tensor] : tensors) writer.write(name, tensor);
+  return list;
+}
+
+void write_whole_tensors(const std::filesystem::path& path, const SafetensorsLayout& layout,
+                         const TensorsByName& tensors) {
+  SafetensorsWriter writer(path, layout);
+  for (const StoredTensor& stored : layout.tensors()) writer.write(stored.name, tensors.at(stored.name));
   writer.commit();
+}
+
+}  // namespace checkpoints
+
+void save_safetensors(const std::filesystem::path& path, const TensorsByName& tensors,
+                      const SafetensorsLayout::Metadata& metadata) {
+  const auto layout = SafetensorsLayout::plan(checkpoints::stored_tensors(tensors), metadata);
+  checkpoints::write_whole_tensors(path, layout, tensors);
 }
 
 }  // namespace tessera

@@ -1,6 +1,5 @@
 #include "checkpoint/save_job.h"
 
-#include <tessera/checkpoint/checksum.h>
 #include <tessera/core/error.h>
 
 #include <algorithm>
@@ -14,14 +13,6 @@ namespace {
 
 // So much is summed and written before the next: large enough for the disk, small enough to be in the cache still.
 constexpr std::size_t kBatchBytes = 16U << 20;
-
-std::vector<std::uint64_t> checksums_of(std::span<const std::byte> bytes, std::uint64_t block_bytes) {
-  std::vector<std::uint64_t> checksums;
-  for (std::size_t begin = 0; begin < bytes.size(); begin += block_bytes) {
-    checksums.push_back(checksum_of(bytes.subspan(begin, std::min<std::size_t>(block_bytes, bytes.size() - begin))));
-  }
-  return checksums;
-}
 
 /// Collects what goes into one file until it is worth a call.
 class BatchedWrites {
@@ -75,7 +66,7 @@ SavePart write_slices(StepDraft& draft, const SaveOrder& order,
   SavePart part;
   BatchedWrites writes(draft);
   for (std::size_t i = 0; i < planned.size(); ++i) {
-    part.checksums.push_back(checksums_of(sources[i], plan.manifest.block_bytes));
+    part.checksums.push_back(block_checksums(sources[i], plan.manifest.block_bytes));
     add_ranges(plan, planned[i], sources[i], writes);
   }
   writes.flush();

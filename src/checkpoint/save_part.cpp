@@ -1,5 +1,6 @@
 #include "checkpoint/save_part.h"
 
+#include <tessera/checkpoint/checksum.h>
 #include <tessera/core/error.h>
 
 #include <charconv>
@@ -35,10 +36,7 @@ std::string SavePart::to_text() const {
   std::string text;
   for (const auto& slice : checksums) {
     for (const std::uint64_t checksum : slice) {
-      char digits[17];
-      const auto [end, code] = std::to_chars(std::begin(digits), std::end(digits), checksum, 16);
-      text.append(std::begin(digits), end);
-      text += ' ';
+      text += checksum_text(checksum) + ' ';
     }
     text += '\n';
   }
