@@ -7,25 +7,18 @@
 #include <utility>
 
 #include "checkpoint/safetensors_header.h"
+#include "checkpoint/strict_reader.h"
 
 namespace tessera::checkpoints {
 namespace {
 
-/// Note [A header is read as it comes]
-/// A header may have 100 MB, and whoever wrote it may mean harm. So no tree of JSON values is built of it: the events
-/// of the parser drive this machine, which knows what may stand at each place and refuses the first thing that may not.
-/// Nesting is bounded by the places that exist, memory by the size of the header.
-class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
+/// See Note [A header is read as it comes].
+class HeaderReader : public StrictReader {
  public:
-  explicit HeaderReader(const std::string& origin) : origin_(origin) {}
+  explicit HeaderReader(const std::string& origin) : StrictReader(origin, "the header") {}
 
   HeaderText take() { return std::move(header_); }
 
-  bool null() override { return unexpected("null"); }
-  bool boolean(bool value) override { return unexpected(value ? "true" : "false"); }
-  bool number_integer(number_integer_t value) override { return unexpected(std::to_string(value)); }
-  bool number_float(number_float_t /*value*/, const string_t& text) override { return unexpected(shown(text)); }
-  bool binary(binary_t& /*value*/) override { return unexpected("bytes"); }
   bool number_unsigned(number_unsigned_t value) override;
   bool string(string_t& value) override;
   bool start_object(std::size_t /*num_elements*/) override;
@@ -33,10 +26,6 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override;
   bool start_array(std::size_t /*num_elements*/) override;
   bool end_array() override;
-  bool parse_error(std::size_t position, const std::string& /*token*/,
-                   const nlohmann::json::exception& /*error*/) override {
-    refuse("the header is not valid JSON in UTF-8 at its byte " + std::to_string(position));
-  }
 
  private:
   enum class Place {
@@ -54,18 +43,13 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     kNote,
     kEnd
   };
-  // LibTorch's kernels stop at 64 dimensions.
-  static constexpr std::size_t kMaxDims = 64;
 
-  [[noreturn]] void refuse(const std::string& fault) const { throw StorageError(origin_ + ": " + fault); }
-  bool unexpected(const std::string& found) const { refuse(where() + ": expected " + expected() + ", found " + found); }
-  std::string where() const;
-  std::string expected() const;
+  std::string where() const override;
+  std::string expected() const override;
   void begin_field(const std::string& name);
   void once(bool& seen, const char* what) const;
   void finish_tensor();
 
-  const std::string& origin_;
   Place place_ = Place::kStart;
   HeaderText header_;
   std::unordered_set<std::string> names_;

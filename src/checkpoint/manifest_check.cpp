@@ -56,7 +56,7 @@ class TensorCheck {
       places.push_back(&tensor_.slices[i].place);
     }
     const auto fault = cover_fault(static_cast<std::int64_t>(*num_elements_of(tensor_.shape)), places);
-    if (fault) fail(*fault);
+    if (fault) fail(fault->text());
   }
 
  private:

@@ -9,6 +9,7 @@
 
 #include "checkpoint/manifest_members.h"
 #include "checkpoint/safetensors_header.h"
+#include "checkpoint/strict_reader.h"
 
 namespace tessera::checkpoints {
 namespace {
@@ -17,24 +18,20 @@ using namespace members;
 
 int digit_of(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
 
-/// The events of the parser drive this machine; see Note [A header is read as it comes].
-class ManifestReader : public nlohmann::json_sax<nlohmann::json> {
+/// See Note [A header is read as it comes].
+class ManifestReader : public StrictReader {
  public:
-  explicit ManifestReader(const std::string& origin) : origin_(origin) {}
+  explicit ManifestReader(const std::string& origin) : StrictReader(origin, "the manifest") {}
 
   Manifest take() { return std::move(manifest_); }
 
-  bool null() override { return unexpected("null"); }
-  bool boolean(bool value) override {
-    return place_ == Place::kValues && value_name_ ? store_value(value) : unexpected(value ? "true" : "false");
-  }
+  bool boolean(bool value) override { return expects_value() ? store_value(value) : StrictReader::boolean(value); }
   bool number_integer(number_integer_t value) override {
-    return place_ == Place::kValues && value_name_ ? store_value(value) : unexpected(std::to_string(value));
+    return expects_value() ? store_value(value) : StrictReader::number_integer(value);
   }
   bool number_float(number_float_t value, const string_t& text) override {
-    return place_ == Place::kValues && value_name_ ? store_value(value) : unexpected(shown(text));
+    return expects_value() ? store_value(value) : StrictReader::number_float(value, text);
   }
-  bool binary(binary_t& /*value*/) override { return unexpected("bytes"); }
   bool number_unsigned(number_unsigned_t value) override;
   bool string(string_t& value) override;
   bool start_object(std::size_t /*num_elements*/) override;
@@ -42,19 +39,11 @@ class ManifestReader : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override;
   bool start_array(std::size_t /*num_elements*/) override;
   bool end_array() override;
-  bool parse_error(std::size_t position, const std::string& /*token*/,
-                   const nlohmann::json::exception& /*error*/) override {
-    refuse("the manifest is not valid JSON in UTF-8 at its byte " + std::to_string(position));
-  }
 
  private:
-  // LibTorch's kernels stop at 64 dimensions.
-  static constexpr std::size_t kMaxDims = 64;
-
-  [[noreturn]] void refuse(const std::string& fault) const { throw StorageError(origin_ + ": " + fault); }
-  bool unexpected(const std::string& found) const { refuse(where() + ": expected " + expected() + ", found " + found); }
-  std::string where() const;
-  std::string expected() const;
+  std::string where() const override;
+  std::string expected() const override;
+  bool expects_value() const { return place_ == Place::kValues && value_name_.has_value(); }
   bool expects(Kind kind) const { return member_ != nullptr && member_->kind == kind; }
   ManifestTensor& tensor() { return manifest_.tensors.back(); }
   bool store_value(ManifestValue value);
@@ -67,7 +56,6 @@ class ManifestReader : public nlohmann::json_sax<nlohmann::json> {
   void begin_object(Place place);
   void finish_object() const;
 
-  const std::string& origin_;
   Place place_ = Place::kStart;
   const Member* member_ = nullptr;  // whose value comes next, or whose list is being read
   std::optional<std::string> value_name_;

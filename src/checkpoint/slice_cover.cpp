@@ -9,17 +9,18 @@
 namespace tessera::checkpoints {
 namespace {
 
-using Fault = std::optional<std::string>;
+using Fault = std::optional<CoverFault>;
 
 // So many runs are listed one by one, when nothing better is possible.
 constexpr std::int64_t kMostRuns = std::int64_t{1} << 22;
 
-std::string overlap_text(std::size_t one, std::size_t other, std::int64_t element) {
-  return "slices " + std::to_string(std::min(one, other)) + " and " + std::to_string(std::max(one, other)) +
-         " overlap at element " + std::to_string(element);
+CoverFault overlap(std::size_t one, std::size_t other, std::int64_t element) {
+  return {CoverFault::Kind::kOverlap, element, {std::min(one, other), std::max(one, other)}};
 }
 
-std::string gap_text(std::int64_t element) { return "no slice holds element " + std::to_string(element); }
+CoverFault gap(std::int64_t element) { return {CoverFault::Kind::kGap, element, {}}; }
+
+CoverFault too_cut_up() { return {CoverFault::Kind::kTooCutUp, 0, {}}; }
 
 /// Lists every run of every place, sorts them, and looks whether they follow one another.
 Fault fault_of_runs(std::int64_t num_elements, const std::vector<const SlicePlace*>& places) {
@@ -38,11 +39,11 @@ Fault fault_of_runs(std::int64_t num_elements, const std::vector<const SlicePlac
   });
   std::int64_t end = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i].begin > end) return gap_text(end);
-    if (all[i].begin < end) return overlap_text(all[i - 1].slice, all[i].slice, all[i].begin);
+    if (all[i].begin > end) return gap(end);
+    if (all[i].begin < end) return overlap(all[i - 1].slice, all[i].slice, all[i].begin);
     end = all[i].end;
   }
-  if (end != num_elements) return gap_text(end);
+  if (end != num_elements) return gap(end);
   return std::nullopt;
 }
 
@@ -64,7 +65,7 @@ class BoxCover {
     for (std::size_t i = 0; i < places_.size(); ++i) {
       if (places_[i]->num_elements() > 0) boxes.push_back(i);
     }
-    if (boxes.empty()) return gap_text(0);
+    if (boxes.empty()) return gap(0);
     return fault(std::move(boxes), 0, 0);
   }
 
@@ -79,7 +80,7 @@ class BoxCover {
   Fault fault(std::vector<std::size_t> boxes, std::size_t dim, std::int64_t element) {
     if (dim == view_.size()) {
       if (boxes.size() == 1) return std::nullopt;
-      return overlap_text(boxes[0], boxes[1], element);
+      return overlap(boxes[0], boxes[1], element);
     }
     std::sort(boxes.begin(), boxes.end(), [&](std::size_t a, std::size_t b) { return begin(a, dim) < begin(b, dim); });
     std::vector<std::int64_t> cuts;
@@ -89,7 +90,7 @@ class BoxCover {
     }
     std::sort(cuts.begin(), cuts.end());
     cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-    if (cuts.front() != 0) return gap_text(element);
+    if (cuts.front() != 0) return gap(element);
     std::vector<std::size_t> present;
     std::size_t next = 0;
     for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
@@ -97,12 +98,12 @@ class BoxCover {
       std::erase_if(present, [&](std::size_t box) { return end(box, dim) <= cut; });
       while (next < boxes.size() && begin(boxes[next], dim) == cut) present.push_back(boxes[next++]);
       work_left_ -= static_cast<std::int64_t>(present.size()) + 1;
-      if (work_left_ < 0) return "its slices are cut up so that they cannot be checked in reasonable time";
+      if (work_left_ < 0) return too_cut_up();
       const std::int64_t first = element + cut * strides_[dim];
-      if (present.empty()) return gap_text(first);
+      if (present.empty()) return gap(first);
       if (auto found = fault(present, dim + 1, first)) return found;
     }
-    if (cuts.back() != view_[dim]) return gap_text(element + cuts.back() * strides_[dim]);
+    if (cuts.back() != view_[dim]) return gap(element + cuts.back() * strides_[dim]);
     return std::nullopt;
   }
 
@@ -114,7 +115,19 @@ class BoxCover {
 
 }  // namespace
 
-std::optional<std::string> cover_fault(std::int64_t num_elements, const std::vector<const SlicePlace*>& places) {
+std::string CoverFault::text() const {
+  switch (kind) {
+    case Kind::kGap:
+      return "no slice holds element " + std::to_string(element);
+    case Kind::kOverlap:
+      return "slices " + std::to_string(both[0]) + " and " + std::to_string(both[1]) + " overlap at element " +
+             std::to_string(element);
+    default:
+      return "its slices are cut up so that they cannot be checked in reasonable time";
+  }
+}
+
+std::optional<CoverFault> cover_fault(std::int64_t num_elements, const std::vector<const SlicePlace*>& places) {
   if (num_elements == 0) return std::nullopt;
   std::int64_t num_runs = 0;
   bool same_view = true;
@@ -126,7 +139,7 @@ std::optional<std::string> cover_fault(std::int64_t num_elements, const std::vec
   if (num_runs <= static_cast<std::int64_t>(places.size())) return fault_of_runs(num_elements, places);
   if (same_view) return BoxCover(places).fault();
   if (num_runs <= kMostRuns) return fault_of_runs(num_elements, places);
-  return "its slices are cut up so that they cannot be checked in reasonable time";
+  return too_cut_up();
 }
 
 }  // namespace tessera::checkpoints

@@ -11,7 +11,8 @@ namespace {
 std::string fault_of(std::int64_t num_elements, const std::vector<SlicePlace>& places) {
   std::vector<const SlicePlace*> pointers;
   for (const SlicePlace& place : places) pointers.push_back(&place);
-  return cover_fault(num_elements, pointers).value_or("");
+  const auto fault = cover_fault(num_elements, pointers);
+  return fault ? fault->text() : "";
 }
 
 SlicePlace box(const std::vector<std::int64_t>& view, const std::vector<std::int64_t>& starts,
