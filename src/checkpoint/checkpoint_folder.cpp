@@ -15,12 +15,14 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/copy_layout.h"
 #include "checkpoint/file_system.h"
 #include "checkpoint/plan_agreement.h"
 #include "checkpoint/save_job.h"
 #include "checkpoint/save_worker.h"
 #include "checkpoint/staging.h"
 #include "checkpoint/step_draft.h"
+#include "checkpoint/streaming_copy.h"
 
 namespace tessera {
 namespace {
@@ -28,7 +30,6 @@ namespace {
 using namespace checkpoints;  // NOLINT: all of this file is about them
 
 constexpr std::size_t kMaxCopies = 2;
-constexpr std::size_t kCopyAlignment = 64;
 
 using Sources = std::vector<std::span<const std::byte>>;
 
@@ -45,6 +46,14 @@ std::vector<at::Tensor> parts_of(const SavePlan& plan, int rank, const RankState
         state.slices[planned.held].values.detach().view({-1}).narrow(0, planned.first, place.num_elements()));
   }
   return parts;
+}
+
+void copy_to(std::byte* place, const at::Tensor& part) {
+  if (part.is_cpu()) {
+    streaming_copy(bytes_of(part), place);
+  } else {
+    at::from_blob(place, part.sizes(), part.options().device(at::kCPU).requires_grad(false)).copy_(part);
+  }
 }
 
 std::uint64_t bytes_of(const SavePlan& plan) {
@@ -89,7 +98,7 @@ class CheckpointFolder::State {
  private:
   bool leads() const { return comm_.rank() == 0; }
   std::shared_ptr<StepDraft> begin(std::int64_t step, const SavePlan& plan, std::string& error);
-  Sources staged(const std::vector<at::Tensor>& parts, std::shared_ptr<std::byte>& memory);
+  Sources staged(const SavePlan& plan, const std::vector<at::Tensor>& parts, std::shared_ptr<std::byte>& memory);
   void write(StepDraft& draft, const SaveOrder& order, const Sources& sources);
   void remove_old_steps();
   void settle_failures();
@@ -131,17 +140,15 @@ std::shared_ptr<StepDraft> CheckpointFolder::State::begin(std::int64_t step, con
   return error.empty() ? draft : nullptr;
 }
 
-Sources CheckpointFolder::State::staged(const std::vector<at::Tensor>& parts, std::shared_ptr<std::byte>& memory) {
-  const auto padded = [](std::size_t bytes) { return (bytes + kCopyAlignment - 1) / kCopyAlignment * kCopyAlignment; };
-  std::size_t num_bytes = 0;
-  for (const at::Tensor& part : parts) num_bytes += padded(part.nbytes());
-  memory = staging_.take(num_bytes);
+Sources CheckpointFolder::State::staged(const SavePlan& plan, const std::vector<at::Tensor>& parts,
+                                        std::shared_ptr<std::byte>& memory) {
+  const CopyLayout layout = CopyLayout::of(plan, comm_.rank());
+  memory = staging_.take(layout.num_bytes);
   Sources sources;
-  std::byte* place = memory.get();
-  for (const at::Tensor& part : parts) {
-    at::from_blob(place, part.sizes(), part.options().device(at::kCPU).requires_grad(false)).copy_(part);
-    sources.emplace_back(place, part.nbytes());
-    place += padded(part.nbytes());
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    std::byte* const place = memory.get() + layout.places[i];
+    copy_to(place, parts[i]);
+    sources.emplace_back(place, parts[i].nbytes());
   }
   return sources;
 }
@@ -184,7 +191,7 @@ SaveReport CheckpointFolder::State::save(std::int64_t step, const RankState& sta
   std::shared_ptr<std::byte> memory;
   Sources sources;
   if (options_.asynchronous() || !on_host) {
-    sources = staged(parts, memory);
+    sources = staged(*plan, parts, memory);
   } else {
     for (const at::Tensor& part : parts) sources.push_back(bytes_of(part));
   }

@@ -1,22 +1,13 @@
 #include <tessera/checkpoint/checksum.h>
 
-#include "checkpoint/checksum_kernels.h"
+#include "checkpoint/kernels.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-static_assert(XXH_VERSION_NUMBER >= 800, "before 0.8.0 XXH3 gave other numbers");
-
 namespace tessera {
-namespace checkpoints {
-
-std::uint64_t checksum_portable(const void* data, std::size_t num_bytes) { return XXH3_64bits(data, num_bytes); }
-
-}  // namespace checkpoints
-
 std::uint64_t checksum_of(std::span<const std::byte> bytes) {
-  static const checkpoints::ChecksumKernel kernel = checkpoints::best_checksum_kernel();
-  return kernel(bytes.data(), bytes.size());
+  return checkpoints::best_kernels().checksum(bytes.data(), bytes.size());
 }
 
 struct RunningChecksum::State {
@@ -27,7 +18,7 @@ RunningChecksum::RunningChecksum() : state_(std::make_unique<State>()) { XXH3_64
 RunningChecksum::~RunningChecksum() = default;
 
 void RunningChecksum::add(std::span<const std::byte> bytes) {
-  XXH3_64bits_update(&state_->hash, bytes.data(), bytes.size());
+  checkpoints::best_kernels().add_to_checksum(&state_->hash, bytes.data(), bytes.size());
 }
 
 std::uint64_t RunningChecksum::value() const { return XXH3_64bits_digest(&state_->hash); }

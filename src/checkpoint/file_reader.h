@@ -5,7 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
+
+#include "checkpoint/file_view.h"
 
 namespace tessera::checkpoints {
 
@@ -21,6 +24,11 @@ class FileReader {
 
   /// Blocks: for the disk. Throws StorageError when the disk fails or the file ends before.
   void read(std::uint64_t offset, std::span<std::byte> into) const;
+
+  /// Nothing where only read() will do, or tell what is wrong. Blocks: for the disk.
+  std::optional<FileView> view(std::uint64_t offset, std::size_t num_bytes) const {
+    return FileView::of(file_.get(), offset, num_bytes);
+  }
 
  private:
   std::filesystem::path path_;

@@ -39,13 +39,14 @@ std::string named_for(const std::string& group, std::string_view file) {
 }  // namespace
 
 std::vector<GroupFile> files_of_group(const std::string& group, std::vector<StoredTensor> tensors,
-                                      std::uint64_t max_file_bytes, const SafetensorsLayout::Metadata& metadata) {
+                                      std::uint64_t max_file_bytes, const SafetensorsLayout::Metadata& metadata,
+                                      std::uint64_t alignment) {
   auto parts = divide(std::move(tensors), max_file_bytes);
   std::vector<GroupFile> files;
   SafetensorsIndex index;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::string name = named_for(group, shard_name(i, parts.size()));
-    auto layout = SafetensorsLayout::plan(std::move(parts[i]), metadata);
+    auto layout = SafetensorsLayout::plan(std::move(parts[i]), metadata, alignment);
     for (const StoredTensor& tensor : layout.tensors()) index.file_of.emplace(tensor.name, name);
     index.num_bytes += layout.num_data_bytes();
     files.push_back({name, layout.num_file_bytes(), layout.header(), std::move(layout)});

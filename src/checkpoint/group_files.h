@@ -19,8 +19,9 @@ struct GroupFile {
 
 /// The files of a group, as Hugging Face names them: "model.safetensors", or "model-00001-of-00003.safetensors" and so
 /// on with "model.safetensors.index.json" behind them when the tensors do not fit into `max_file_bytes`. Filled by name
-/// in turn; a single tensor may be larger.
+/// in turn; a single tensor may be larger. For `alignment` see SafetensorsLayout::plan().
 std::vector<GroupFile> files_of_group(const std::string& group, std::vector<StoredTensor> tensors,
-                                      std::uint64_t max_file_bytes, const SafetensorsLayout::Metadata& metadata);
+                                      std::uint64_t max_file_bytes, const SafetensorsLayout::Metadata& metadata,
+                                      std::uint64_t alignment = 8);
 
 }  // namespace tessera::checkpoints

@@ -14,8 +14,6 @@ namespace {
 using namespace checkpoints;
 
 constexpr std::uint64_t kLengthBytes = 8;
-// The header ends with spaces up to here, so that a tensor is aligned in the file as it is behind the header.
-constexpr std::uint64_t kAlignment = 8;
 
 std::uint64_t read_length(std::span<const std::byte> file) {
   std::uint64_t length = 0;
@@ -87,7 +85,8 @@ SafetensorsLayout::SafetensorsLayout(std::vector<StoredTensor> tensors, Metadata
             [this](std::size_t a, std::size_t b) { return tensors_[a].name < tensors_[b].name; });
 }
 
-SafetensorsLayout SafetensorsLayout::plan(std::vector<StoredTensor> tensors, Metadata metadata) {
+SafetensorsLayout SafetensorsLayout::plan(std::vector<StoredTensor> tensors, Metadata metadata,
+                                          std::uint64_t alignment) {
   std::sort(tensors.begin(), tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
     return std::tie(b.dtype, a.name) < std::tie(a.dtype, b.name);
   });
@@ -109,6 +108,7 @@ SafetensorsLayout SafetensorsLayout::plan(std::vector<StoredTensor> tensors, Met
       throw ConfigError("tensor " + shown(name) + " is listed twice for one safetensors file");
     }
   }
+  layout.alignment_ = alignment;
   layout.data_start_ = layout.header().size();
   if (layout.data_start_ - kLengthBytes > kMaxHeaderBytes) {
     throw ConfigError("the header of this safetensors file would have " + std::to_string(layout.data_start_) +
@@ -149,7 +149,8 @@ const StoredTensor& SafetensorsLayout::at(std::string_view name, std::string_vie
 
 std::string SafetensorsLayout::header() const {
   std::string text = make_header_text(tensors_, metadata_);
-  text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
+  const std::uint64_t padded = (kLengthBytes + text.size() + alignment_ - 1) / alignment_ * alignment_;
+  text.resize(padded - kLengthBytes, ' ');
   return length_bytes(text.size()) + text;
 }
 

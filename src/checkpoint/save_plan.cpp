@@ -5,17 +5,22 @@
 #include <tessera/core/error.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
 #include <span>
 #include <utility>
 
-#include "checkpoint/byte_ranges.h"
 #include "checkpoint/group_files.h"
 #include "checkpoint/safetensors_header.h"
+#include "checkpoint/slice_cover.h"
 #include "checkpoint/slice_runs.h"
 #include "checkpoint/writer_shares.h"
 
 namespace tessera::checkpoints {
 namespace {
+
+// Tensors begin at a page: large ones then go to the disk without a copy.
+constexpr std::uint64_t kDataAlignment = 4096;
 
 struct Holder {
   int rank = 0;
@@ -46,6 +51,15 @@ void check_same(const HeldTensor& tensor, const SliceDescription& slice, int ran
                     text(slice) + " on rank " + std::to_string(rank) + "; save the same model on every rank");
 }
 
+/// It must lie in its view, and that must be one of the tensor.
+void check_place(const SliceDescription& slice, int rank) {
+  const std::string title = titled(slice) + " on rank " + std::to_string(rank);
+  const SliceRuns inside(slice.place, title);  // throws where it does not
+  if (SlicePlace::whole(slice.place.view).num_elements() == SlicePlace::whole(slice.shape).num_elements()) return;
+  throw ConfigError(title + ": the view " + shape_text(slice.place.view) +
+                    " of a slice has another number of elements " + "than the shape " + shape_text(slice.shape));
+}
+
 HeldTensors collect(const std::vector<std::vector<SliceDescription>>& of_ranks) {
   HeldTensors tensors;
   for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
@@ -57,6 +71,7 @@ HeldTensors collect(const std::vector<std::vector<SliceDescription>>& of_ranks) 
         tensor.rank = static_cast<int>(rank);
       }
       check_same(tensor, slice, static_cast<int>(rank));
+      check_place(slice, static_cast<int>(rank));
       if (slice.place.num_elements() == 0) continue;
       auto& holders = tensor.slices[as_stretch(slice.place).value_or(slice.place)];
       if (!holders.empty() && holders.back().rank == static_cast<int>(rank)) {
@@ -68,24 +83,29 @@ HeldTensors collect(const std::vector<std::vector<SliceDescription>>& of_ranks) 
   return tensors;
 }
 
+std::string shown_slice(const std::pair<const SlicePlace, std::vector<Holder>>& slice) {
+  return "the slice at " + shape_text(slice.first.starts) + " of " + shape_text(slice.first.view) + " on rank " +
+         std::to_string(slice.second.front().rank);
+}
+
 /// Each element of the tensor is in exactly one slice.
 void check_covered(const HeldTensor& tensor) {
-  ByteRanges elements;
-  for (const auto& [place, holders] : tensor.slices) {
-    const SliceRuns runs(place.view, {place.starts, place.sizes}, titled(*tensor.described));
-    runs.for_each([&](std::int64_t first) {
-      const auto begin = static_cast<std::uint64_t>(first);
-      if (elements.add(begin, begin + static_cast<std::uint64_t>(runs.run_length()))) return;
-      throw ConfigError(titled(*tensor.described) + ": the slice at " + shape_text(place.starts) + " of " +
-                        shape_text(place.view) + " on rank " + std::to_string(holders.front().rank) +
-                        " overlaps another one that is not the same; give every element to one slice");
-    });
-  }
   const std::int64_t wanted = SlicePlace::whole(tensor.described->shape).num_elements();
-  const auto missing = elements.first_missing(static_cast<std::uint64_t>(wanted));
-  if (!missing) return;
-  throw ConfigError(titled(*tensor.described) + ": no rank holds element " + std::to_string(*missing) + " of " +
-                    std::to_string(wanted) + "; every element must be on some rank");
+  std::vector<const SlicePlace*> places;
+  for (const auto& [place, holders] : tensor.slices) places.push_back(&place);
+  const auto fault = cover_fault(wanted, places);
+  if (!fault) return;
+  const std::string title = titled(*tensor.described) + ": ";
+  if (fault->kind == CoverFault::Kind::kGap) {
+    throw ConfigError(title + "no rank holds element " + std::to_string(fault->element) + " of " +
+                      std::to_string(wanted) + "; every element must be on some rank");
+  }
+  if (fault->kind != CoverFault::Kind::kOverlap) throw ConfigError(title + fault->text());
+  const auto listed = [&](std::size_t i) {
+    return shown_slice(*std::next(tensor.slices.begin(), static_cast<std::ptrdiff_t>(i)));
+  };
+  throw ConfigError(title + listed(fault->both[0]) + " and " + listed(fault->both[1]) + " overlap at element " +
+                    std::to_string(fault->element) + " without being the same; give every element to one slice");
 }
 
 /// Fills in files and tensors; returns for each tensor of the manifest who holds it.
@@ -98,7 +118,8 @@ std::vector<const HeldTensor*> place_in_files(const HeldTensors& tensors, std::u
   std::vector<const HeldTensor*> held;
   for (auto& [group, stored] : groups) {
     // Hugging Face's libraries refuse a file that does not say who wrote it.
-    for (const GroupFile& file : files_of_group(group, std::move(stored), max_file_bytes, {{"format", "pt"}})) {
+    for (const GroupFile& file :
+         files_of_group(group, std::move(stored), max_file_bytes, {{"format", "pt"}}, kDataAlignment)) {
       const auto bytes = std::as_bytes(std::span(file.text));
       plan.files.push_back({file.name, file.num_bytes, file.text, file.layout ? bytes.size() : 0});
       plan.manifest.files.push_back({file.name, file.num_bytes, file.layout ? bytes.size() : 0, checksum_of(bytes)});
@@ -135,6 +156,17 @@ std::vector<SharedSlice> slices_to_share(const SavePlan& plan, const std::vector
 }
 
 }  // namespace
+
+std::uint64_t SavePlan::offset_of(const PlannedSlice& planned) const {
+  const ManifestTensor& tensor = manifest.tensors[planned.tensor];
+  const SliceRuns runs(tensor.slices[planned.slice].place, tensor.name);
+  return tensor_start[planned.tensor] + static_cast<std::uint64_t>(runs.first_of(0) * dtype_bytes(tensor.dtype));
+}
+
+std::uint64_t SavePlan::bytes_of(const PlannedSlice& planned) const {
+  const ManifestTensor& tensor = manifest.tensors[planned.tensor];
+  return static_cast<std::uint64_t>(tensor.slices[planned.slice].place.num_elements() * dtype_bytes(tensor.dtype));
+}
 
 SavePlan SavePlan::make(const std::vector<std::vector<SliceDescription>>& of_ranks, std::uint64_t max_file_bytes) {
   const HeldTensors tensors = collect(of_ranks);

@@ -53,6 +53,10 @@ struct SavePlan {
   std::vector<std::uint64_t> tensor_start;         ///< where in its file a tensor's bytes start, for each tensor
   std::vector<std::vector<PlannedSlice>> of_rank;  ///< in the order of the files
 
+  /// Where in its file the first byte of a planned slice goes.
+  std::uint64_t offset_of(const PlannedSlice& planned) const;
+  std::uint64_t bytes_of(const PlannedSlice& planned) const;
+
   /// Throws ConfigError, naming tensor and ranks, when types or shapes differ, elements are missing, or slices overlap
   /// without being the same.
   static SavePlan make(const std::vector<std::vector<SliceDescription>>& of_ranks, std::uint64_t max_file_bytes);

@@ -4,14 +4,24 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <exception>
 #include <utility>
 
 namespace tessera::checkpoints {
 namespace {
 
-// Beside one busy thread on its core it gets a tenth, which is more than the checksums take.
+// Beside one busy thread on its core it gets a tenth, which is more than the checksums take. Counted from the priority
+// that the program has: at one of its own, a thread would starve beside a training that was given a high one.
 constexpr int kYielding = 10;
+
+void give_way() {
+  const auto thread = static_cast<id_t>(gettid());  // on Linux a number of a thread will do
+  errno = 0;
+  const int priority = getpriority(PRIO_PROCESS, thread);
+  // Where it is refused, the thread is as others are.
+  if (errno == 0) setpriority(PRIO_PROCESS, thread, priority + kYielding);
+}
 
 }  // namespace
 
@@ -47,8 +57,7 @@ std::vector<SaveOutcome> SaveWorker::take_outcomes() {
 }
 
 void SaveWorker::run() {
-  // On Linux a number of a thread will do, and where it is refused the thread is as others are.
-  if (yields_) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kYielding);
+  if (yields_) give_way();
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return ending_ || !jobs_.empty(); });

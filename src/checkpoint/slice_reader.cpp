@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "checkpoint/safetensors_header.h"
+#include "checkpoint/streaming_copy.h"
 
 namespace tessera::checkpoints {
 namespace {
@@ -17,6 +18,25 @@ constexpr std::uint64_t kNoBlock = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t kMostSkipped = std::uint64_t{1} << 15;
 // So are runs that are longer than this.
 constexpr std::uint64_t kLongRun = std::uint64_t{1} << 16;
+
+// A view of less costs more than it saves; of more, the system would hold pages that are not needed yet.
+constexpr std::uint64_t kLeastViewed = std::uint64_t{1} << 18;
+constexpr std::uint64_t kMostViewed = std::uint64_t{1} << 22;
+// So much is copied, and summed while the caches of one core still hold it.
+constexpr std::size_t kCopiedAtOnce = std::size_t{1} << 16;
+
+/// Brings the bytes to their place, and takes their checksum.
+std::uint64_t copy_and_sum(std::span<const std::byte> from, std::byte* to) {
+  RunningChecksum checksum;
+  while (!from.empty()) {
+    const std::span<const std::byte> part = from.first(std::min(kCopiedAtOnce, from.size()));
+    streaming_copy(part, to);
+    checksum.add(part);
+    from = from.subspan(part.size());
+    to += part.size();
+  }
+  return checksum.value();
+}
 
 /// The first run, from `from` on, that ends behind `element`.
 std::int64_t run_behind(const SliceRuns& runs, std::int64_t element, std::int64_t from) {
@@ -97,11 +117,12 @@ void SliceReader::read_piece(Piece piece, std::span<std::byte> into) {
     const std::uint64_t num_bytes = std::min(piece.num_bytes, block_end(block) - piece.in_slice);
     const auto target = into.subspan(piece.in_destination, num_bytes);
     if (num_bytes == block_end(block) - block_begin(block)) {
-      if (!load(block, target)) throw StorageError(fault(block, block));
+      if (!load(block, target, piece.num_bytes)) throw StorageError(fault(block, block));
     } else {
       if (buffered_block_ != block) {
         buffered_block_ = kNoBlock;
-        if (!load(block, buffers_.block_of(block_end(block) - block_begin(block)))) {
+        const std::uint64_t length = block_end(block) - block_begin(block);
+        if (!load(block, buffers_.block_of(length), length)) {
           throw StorageError(fault(block, block));
         }
         buffered_block_ = block;
@@ -112,9 +133,32 @@ void SliceReader::read_piece(Piece piece, std::span<std::byte> into) {
   }
 }
 
-bool SliceReader::load(std::uint64_t block, std::span<std::byte> target) {
+bool SliceReader::load(std::uint64_t block, std::span<std::byte> target, std::uint64_t useful) {
+  const std::span<const std::byte> bytes = viewed(block, useful);
+  if (!bytes.empty()) return copy_and_sum(bytes, target.data()) == slice_.checksums[block];
   gather(block_begin(block), target);
   return checksum_of(target) == slice_.checksums[block];
+}
+
+bool SliceReader::is_intact(std::uint64_t block) {
+  const std::span<const std::byte> bytes = viewed(block, num_bytes() - block_begin(block));
+  if (!bytes.empty()) return checksum_of(bytes) == slice_.checksums[block];
+  const std::uint64_t length = block_end(block) - block_begin(block);
+  return load(block, buffers_.block_of(length), length);
+}
+
+std::span<const std::byte> SliceReader::viewed(std::uint64_t block, std::uint64_t useful) {
+  const std::uint64_t begin = block_begin(block);
+  const auto length = static_cast<std::size_t>(block_end(block) - begin);
+  const std::uint64_t left_of_run = run_bytes_ - begin % run_bytes_;
+  if (length < kLeastViewed || length > left_of_run) return {};
+  const std::uint64_t offset = file_offset(begin);
+  if (!view_ || !view_->holds(offset, length)) {
+    view_.reset();  // its pages go before others come
+    const std::uint64_t most = std::max<std::uint64_t>(kMostViewed, length);
+    view_ = file_.view(offset, static_cast<std::size_t>(std::min({useful, left_of_run, most})));
+  }
+  return view_ ? view_->bytes(offset, length) : std::span<const std::byte>();
 }
 
 void SliceReader::gather(std::uint64_t in_slice, std::span<std::byte> target) {
@@ -155,7 +199,7 @@ void SliceReader::verify(std::vector<std::string>& faults, const std::function<v
     if (block < count) {
       const std::uint64_t length = block_end(block) - block_begin(block);
       try {
-        damaged = !load(block, buffers_.block_of(length));
+        damaged = !is_intact(block);
       } catch (const StorageError& error) {
         faults.emplace_back(error.what());
       }

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
+#include <string>
+
 #include "checkpoint/header_bytes.h"
 #include "support/error_message.h"
 
@@ -89,6 +92,20 @@ TEST(StoredDtype, HasANameAndASizeForEachType) {
   }
   EXPECT_EQ(dtype_bytes(StoredDtype::kBF16), 2);
   EXPECT_FALSE(dtype_of_name("F4").has_value());
+}
+
+TEST(SafetensorsLayout, StartsTensorsWhereItIsTold) {
+  for (const std::uint64_t alignment : {8U, 4096U}) {
+    const auto layout = SafetensorsLayout::plan({spec("w", StoredDtype::kF32, {3})}, {}, alignment);
+    EXPECT_EQ(layout.data_start() % alignment, 0U);
+    EXPECT_LT(layout.data_start(), 64 + alignment);
+    const std::string header = layout.header();
+    EXPECT_EQ(header.size(), layout.data_start());
+    const auto parsed =
+        SafetensorsLayout::parse(std::as_bytes(std::span(header)), layout.num_file_bytes(), "the planned file");
+    EXPECT_EQ(parsed.data_start(), layout.data_start());
+    EXPECT_NE(parsed.find("w"), nullptr);
+  }
 }
 
 }  // namespace

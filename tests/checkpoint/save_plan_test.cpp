@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "checkpoint/copy_layout.h"
 #include "checkpoint/slice_runs.h"
 #include "support/error_message.h"
 
@@ -112,14 +113,35 @@ TEST(SavePlan, RefusesWhatDoesNotMakeUpATensor) {
     return part("w", {10}, SlicePlace::stretch(10, start, size));
   };
   expect_parts(make({{stretch(0, 4)}, {stretch(5, 5)}}), {"\"w\"", "element 4 of 10"});
-  expect_parts(make({{stretch(0, 6)}, {stretch(5, 5)}}), {"\"w\"", "overlaps", "rank 1"});
+  expect_parts(make({{stretch(0, 6)}, {stretch(5, 5)}}), {"\"w\"", "overlap", "rank 0", "rank 1"});
   expect_parts(make({{whole("w", {10})}, {whole("w", {2, 5})}}), {"\"w\"", "rank 0", "rank 1"});
   expect_parts(make({{whole("w", {10}), whole("w", {10})}}), {"\"w\"", "twice", "rank 0"});
+  expect_parts(make({{part("w", {10}, SlicePlace::stretch(12, 0, 12))}}), {"\"w\"", "rank 0", "[10]", "[12]"});
+  expect_parts(make({{part("w", {10}, SlicePlace::stretch(10, 8, 4))}}), {"\"w\"", "inside"});
 }
 
 TEST(SavePlan, TellsOtherRanksOfSlices) {
   const std::vector<SliceDescription> slices{part("a\"b\n", {4, 6}, {{4, 6}, {0, 3}, {4, 3}}), whole("", {})};
   EXPECT_EQ(slices_from_text(to_text(slices)), slices);
+}
+
+TEST(CopyLayout, LaysLargeSlicesAsTheyLieInTheirPages) {
+  const SavePlan plan = SavePlan::make(
+      {{whole("a", {3}), whole("b", {1 << 20}), whole("c", {5}), whole("d", {1 << 17}), whole("e", {1 << 17})}},
+      kLarge);
+  const CopyLayout layout = CopyLayout::of(plan, 0);
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < layout.places.size(); ++i) {
+    const PlannedSlice& planned = plan.of_rank[0][i];
+    EXPECT_GE(layout.places[i], end) << i;
+    EXPECT_EQ(layout.places[i] % 4, 0U) << i;
+    if (plan.bytes_of(planned) >= (256U << 10)) {
+      EXPECT_EQ(layout.places[i] % 4096, plan.offset_of(planned) % 4096) << i;
+    }
+    end = layout.places[i] + plan.bytes_of(planned);
+  }
+  EXPECT_EQ(layout.num_bytes, end);
+  EXPECT_EQ(layout.places[4], layout.places[3] + (4U << 17)) << "slices that touch in the file touch in the copy";
 }
 
 }  // namespace

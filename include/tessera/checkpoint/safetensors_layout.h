@@ -36,7 +36,8 @@ class SafetensorsLayout {
   /// first and then by name, so that every tensor lies at a multiple of its element size.
   /// Throws ConfigError for names that are listed twice, are reserved or are not UTF-8, for sizes below 0 and for a
   /// header above the limit.
-  static SafetensorsLayout plan(std::vector<StoredTensor> tensors, Metadata metadata = {});
+  /// The tensors' bytes start at a multiple of `alignment`, itself one of 8: the header is filled up with spaces.
+  static SafetensorsLayout plan(std::vector<StoredTensor> tensors, Metadata metadata = {}, std::uint64_t alignment = 8);
 
   /// The layout of a file that exists, of which only the header is looked at. `origin` names it in messages.
   /// Throws StorageError for whatever the format does not allow.
@@ -72,6 +73,7 @@ class SafetensorsLayout {
   std::vector<StoredTensor> tensors_;
   Metadata metadata_;
   std::vector<std::size_t> by_name_;  // places in tensors_, sorted by name
+  std::uint64_t alignment_ = 8;
   std::uint64_t data_start_ = 0;
 };
 

@@ -1,0 +1,64 @@
+// What kernels_avx2.cpp and kernels_avx512.cpp have in common: each includes it once, behind a `Vector` of its own. Only
+// headers without functions of their own may be included here: the linker might take theirs for all processors.
+#pragma once
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cstring>
+
+#include "checkpoint/kernels.h"
+
+namespace tessera::checkpoints {
+namespace {
+
+std::uint64_t checksum(const void* data, std::size_t num_bytes) { return XXH3_64bits(data, num_bytes); }
+
+void add_to_checksum(void* state, const void* data, std::size_t num_bytes) {
+  XXH3_64bits_update(static_cast<XXH3_state_t*>(state), data, num_bytes);
+}
+
+/// Note [Copies past the caches]
+/// A copy of hundreds of megabytes replaces all that the caches hold, and an ordinary store first reads the line that it
+/// then overwrites. These stores do neither. Four pages are copied side by side, because a processor fetches ahead
+/// within a page: that keeps four of its streams busy instead of one.
+constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kNumPages = 4;
+constexpr std::size_t kLineBytes = 128;  // of each page in turn: two lines of the cache
+
+void copy_line(char* to, const char* from) {
+  Vector::Type values[kLineBytes / sizeof(Vector::Type)];
+  for (std::size_t i = 0; i < kLineBytes / sizeof(Vector::Type); ++i) {
+    values[i] = Vector::load(from + i * sizeof(Vector::Type));
+  }
+  for (std::size_t i = 0; i < kLineBytes / sizeof(Vector::Type); ++i) {
+    Vector::stream(to + i * sizeof(Vector::Type), values[i]);
+  }
+}
+
+void copy_pages(char* to, const char* from) {
+  for (std::size_t line = 0; line < kPageBytes; line += kLineBytes) {
+    for (std::size_t page = 0; page < kNumPages; ++page) {
+      copy_line(to + page * kPageBytes + line, from + page * kPageBytes + line);
+    }
+  }
+}
+
+void copy(void* destination, const void* source, std::size_t num_bytes) {
+  auto* to = static_cast<char*>(destination);
+  const auto* from = static_cast<const char*>(source);
+  std::size_t step = -reinterpret_cast<std::uintptr_t>(to) % sizeof(Vector::Type);
+  if (step > num_bytes) step = num_bytes;
+  std::memcpy(to, from, step);
+  for (num_bytes -= step; num_bytes >= kNumPages * kPageBytes; num_bytes -= step) {
+    to += step;
+    from += step;
+    step = kNumPages * kPageBytes;
+    copy_pages(to, from);
+  }
+  std::memcpy(to + step, from + step, num_bytes);
+  _mm_sfence();  // else another core might see what is stored next before these
+}
+
+}  // namespace
+}  // namespace tessera::checkpoints

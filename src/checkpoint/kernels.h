@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tessera::checkpoints {
+
+/// Note [One result, several instruction sets]
+/// A package must run everywhere, and what touches every byte of a checkpoint should use the widest registers that there
+/// are. So it is compiled once for each set of instructions worth having, and the processor is asked once which is the
+/// best that it has. All give the same bytes and numbers.
+struct Kernels {
+  /// XXH3 of 64 bits, seed 0.
+  std::uint64_t (*checksum)(const void* data, std::size_t num_bytes);
+  /// The same in pieces; `state` is an XXH3_state_t, begun elsewhere.
+  void (*add_to_checksum)(void* state, const void* data, std::size_t num_bytes);
+  /// As memcpy; see Note [Copies past the caches].
+  void (*copy)(void* to, const void* from, std::size_t num_bytes);
+};
+
+extern const Kernels kPortableKernels;
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+
+/// The best for the processor this runs on.
+const Kernels& best_kernels();
+
+}  // namespace tessera::checkpoints

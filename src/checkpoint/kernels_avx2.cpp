@@ -1,0 +1,26 @@
+// Compiled for processors with AVX2 only.
+#include <immintrin.h>
+
+namespace tessera::checkpoints {
+namespace {
+
+struct Vector {
+  using Type = __m256i;
+  static Type load(const char* from) {
+    return _mm256_loadu_si256(static_cast<const __m256i*>(static_cast<const void*>(from)));
+  }
+  static void stream(char* to, Type value) {
+    _mm256_stream_si256(static_cast<__m256i*>(static_cast<void*>(to)), value);
+  }
+};
+
+}  // namespace
+}  // namespace tessera::checkpoints
+
+#include "checkpoint/kernel_bodies.h"
+
+namespace tessera::checkpoints {
+
+const Kernels kAvx2Kernels{checksum, add_to_checksum, copy};
+
+}  // namespace tessera::checkpoints

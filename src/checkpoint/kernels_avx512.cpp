@@ -1,0 +1,26 @@
+// Compiled for processors with AVX512 only.
+#include <immintrin.h>
+
+namespace tessera::checkpoints {
+namespace {
+
+struct Vector {
+  using Type = __m512i;
+  static Type load(const char* from) {
+    return _mm512_loadu_si512(static_cast<const __m512i*>(static_cast<const void*>(from)));
+  }
+  static void stream(char* to, Type value) {
+    _mm512_stream_si512(static_cast<__m512i*>(static_cast<void*>(to)), value);
+  }
+};
+
+}  // namespace
+}  // namespace tessera::checkpoints
+
+#include "checkpoint/kernel_bodies.h"
+
+namespace tessera::checkpoints {
+
+const Kernels kAvx512Kernels{checksum, add_to_checksum, copy};
+
+}  // namespace tessera::checkpoints
