@@ -25,7 +25,7 @@ class FileReader {
   /// Blocks: for the disk. Throws StorageError when the disk fails or the file ends before.
   void read(std::uint64_t offset, std::span<std::byte> into) const;
 
-  /// Nothing where only read() will do, or tell what is wrong. Blocks: for the disk.
+  /// Nothing where only read() will do, or tell what is wrong.
   std::optional<FileView> view(std::uint64_t offset, std::size_t num_bytes) const {
     return FileView::of(file_.get(), offset, num_bytes);
   }

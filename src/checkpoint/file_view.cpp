@@ -4,6 +4,9 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <vector>
+
 namespace tessera::checkpoints {
 namespace {
 
@@ -13,17 +16,23 @@ constexpr int kBringPages = MADV_POPULATE_READ;
 constexpr int kBringPages = 22;  // a system whose headers are older may know it all the same
 #endif
 
+/// Whether the page cache holds all of it. Of files of others the system says yes.
+bool is_cached(void* memory, std::size_t num_bytes, std::size_t page) {
+  std::vector<unsigned char> pages((num_bytes + page - 1) / page);
+  if (mincore(memory, num_bytes, pages.data()) != 0) return false;
+  return std::all_of(pages.begin(), pages.end(), [](unsigned char state) { return (state & 1U) != 0; });
+}
+
 }  // namespace
 
 std::optional<FileView> FileView::of(int file, std::uint64_t offset, std::size_t num_bytes) {
-  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::uint64_t begin = offset / page * page;
   const std::size_t length = num_bytes + static_cast<std::size_t>(offset - begin);
   void* const memory = mmap(nullptr, length, PROT_READ, MAP_SHARED, file, static_cast<off_t>(begin));
   if (memory == MAP_FAILED) return std::nullopt;
   FileView view(begin, {static_cast<std::byte*>(memory), length});
-  madvise(memory, length, MADV_SEQUENTIAL);  // else the system fetches what is around the first page
-  if (madvise(memory, length, kBringPages) != 0) return std::nullopt;
+  if (!is_cached(memory, length, page) || madvise(memory, length, kBringPages) != 0) return std::nullopt;
   return view;
 }
 

@@ -10,9 +10,9 @@
 namespace tessera::checkpoints {
 
 /// Note [A header is read as it comes]
-/// A header or manifest may have 100 MB, and whoever wrote it may mean harm. So no tree of JSON values is built of it: the
-/// events of the parser drive a machine, which knows what may stand at each place and refuses the first thing that may
-/// not. Nesting is bounded by the places that exist, memory by the size of the text.
+/// A header or manifest may have 100 MB, and whoever wrote it may mean harm. So no tree of JSON values is built of it:
+/// the events of the parser drive a machine, which knows what may stand at each place and refuses the first thing that
+/// may not. Nesting is bounded by the places that exist, memory by the size of the text.
 ///
 /// This is what such machines have in common: whatever one does not override is refused.
 class StrictReader : public nlohmann::json_sax<nlohmann::json> {
