@@ -2,38 +2,67 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 namespace tessera {
 namespace {
 
-at::Tensor bytes_of(const std::string& text) {
-  const at::Tensor bytes = at::empty({static_cast<std::int64_t>(text.size())}, at::kByte);
-  std::memcpy(bytes.data_ptr(), text.data(), text.size());
-  return bytes;
+// Most texts are short. They travel beside their length; only longer ones take a second call.
+constexpr std::int64_t kLengthBytes = sizeof(std::int64_t);
+constexpr std::int64_t kMessageBytes = 1024;
+constexpr std::int64_t kShortBytes = kMessageBytes - kLengthBytes;
+
+at::Tensor message_of(const std::string& text) {
+  const at::Tensor message = at::zeros({1, kMessageBytes}, at::kByte);
+  auto* const bytes = static_cast<char*>(message.data_ptr());
+  const auto length = static_cast<std::int64_t>(text.size());
+  std::memcpy(bytes, &length, kLengthBytes);
+  std::memcpy(bytes + kLengthBytes, text.data(), static_cast<std::size_t>(std::min(length, kShortBytes)));
+  return message;
+}
+
+/// Of one row of messages.
+std::int64_t length_in(const at::Tensor& messages, std::int64_t row) {
+  std::int64_t length = 0;
+  std::memcpy(&length, static_cast<const char*>(messages.data_ptr()) + row * kMessageBytes, kLengthBytes);
+  return length;
+}
+
+/// `length` bytes of a row, from `first` on.
+std::string text_in(const at::Tensor& rows, std::int64_t row, std::int64_t first, std::int64_t length) {
+  const char* const bytes = static_cast<const char*>(rows.data_ptr()) + row * rows.size(1) + first;
+  return {bytes, static_cast<std::size_t>(length)};
 }
 
 }  // namespace
 
 std::string broadcast_text(const Communicator& comm, const std::string& text, int root) {
-  const at::Tensor length = at::full({1}, static_cast<std::int64_t>(text.size()), at::kLong);
-  comm.broadcast(length, root);
-  const at::Tensor bytes = comm.rank() == root ? bytes_of(text) : at::zeros({length.item<std::int64_t>()}, at::kByte);
+  const at::Tensor message = message_of(text);
+  comm.broadcast(message, root);
+  const std::int64_t length = length_in(message, 0);
+  if (length <= kShortBytes) return text_in(message, 0, kLengthBytes, length);
+  const at::Tensor bytes = at::zeros({1, length}, at::kByte);
+  if (comm.rank() == root) std::memcpy(bytes.data_ptr(), text.data(), text.size());
   comm.broadcast(bytes, root);
-  return {static_cast<const char*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.numel())};
+  return text_in(bytes, 0, 0, length);
 }
 
 std::vector<std::string> all_gather_texts(const Communicator& comm, const std::string& text) {
-  const at::Tensor lengths = comm.all_gather(at::full({1}, static_cast<std::int64_t>(text.size()), at::kLong));
-  const auto longest = lengths.max().item<std::int64_t>();
-  // Padded to one length, which every backend gathers in one call.
-  const at::Tensor mine = at::zeros({1, longest}, at::kByte);
-  std::memcpy(mine.data_ptr(), text.data(), text.size());
-  const at::Tensor all = comm.all_gather(mine);
+  const at::Tensor messages = comm.all_gather(message_of(text));
+  std::int64_t longest = 0;
+  for (std::int64_t rank = 0; rank < comm.size(); ++rank) longest = std::max(longest, length_in(messages, rank));
+  at::Tensor rows = messages;
+  if (longest > kShortBytes) {
+    // Padded to one length, which every backend gathers in one call.
+    const at::Tensor mine = at::zeros({1, longest}, at::kByte);
+    std::memcpy(mine.data_ptr(), text.data(), text.size());
+    rows = comm.all_gather(mine);
+  }
   std::vector<std::string> texts;
   for (std::int64_t rank = 0; rank < comm.size(); ++rank) {
-    const auto length = static_cast<std::size_t>(lengths[rank].item<std::int64_t>());
-    texts.emplace_back(static_cast<const char*>(all.data_ptr()) + rank * longest, length);
+    texts.push_back(text_in(rows, rank, longest > kShortBytes ? 0 : kLengthBytes, length_in(messages, rank)));
   }
   return texts;
 }
