@@ -8,6 +8,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <deque>
 #include <exception>
 #include <ranges>
 #include <span>
@@ -16,7 +17,7 @@
 #include <vector>
 
 #include "checkpoint/copy_layout.h"
-#include "checkpoint/file_system.h"
+#include "checkpoint/disk_file_system.h"
 #include "checkpoint/plan_agreement.h"
 #include "checkpoint/save_job.h"
 #include "checkpoint/save_worker.h"
@@ -62,6 +63,18 @@ std::uint64_t bytes_of(const SavePlan& plan) {
   return bytes;
 }
 
+/// What rank 0 says, and what made another rank fail, unless that is in it: a full disk has no room to tell rank 0.
+std::string leading_error(const std::vector<std::string>& errors) {
+  if (errors[0].empty()) return {};
+  std::string text = "rank 0: " + errors[0];
+  for (std::size_t rank = 1; rank < errors.size(); ++rank) {
+    if (errors[rank].empty()) continue;
+    if (text.find(errors[rank]) == std::string::npos) text += "; rank " + std::to_string(rank) + ": " + errors[rank];
+    break;
+  }
+  return text;
+}
+
 /// What the ranks report, in their order: the first that is not empty, with its rank.
 std::string first_error(const std::vector<std::string>& errors) {
   for (std::size_t rank = 0; rank < errors.size(); ++rank) {
@@ -88,7 +101,11 @@ void check(const CheckpointOptions& options) {
 class CheckpointFolder::State {
  public:
   State(std::filesystem::path folder, Communicator comm, const CheckpointOptions& options)
-      : folder_(std::move(folder)), comm_(std::move(comm)), options_(options), log_("checkpoint", comm_.rank()) {}
+      : folder_(std::move(folder)),
+        comm_(std::move(comm)),
+        options_(options),
+        log_("checkpoint", comm_.rank()),
+        files_(DiskOptions{.tell = [log = log_](const std::string& line) { log.info(line); }}) {}
 
   SaveReport save(std::int64_t step, const RankState& state);
   SaveReport wait();
@@ -100,9 +117,11 @@ class CheckpointFolder::State {
   std::shared_ptr<StepDraft> begin(std::int64_t step, const SavePlan& plan, std::string& error);
   Sources staged(const SavePlan& plan, const std::vector<at::Tensor>& parts, std::shared_ptr<std::byte>& memory);
   void write(StepDraft& draft, const SaveOrder& order, const Sources& sources);
-  void remove_old_steps();
+  void remove_old_steps(std::int64_t saved);
+  void warn_of_a_vanished_folder();
   void settle_failures();
   void clean();
+  void finish_cut_exchanges();
   SaveReport told(SaveReport report) const;
   bool all_could(const std::function<void()>& attempt, std::string& damage);
   bool try_load(std::int64_t step, const std::function<void(const SavedStep&)>& restore, std::string& faults);
@@ -111,9 +130,12 @@ class CheckpointFolder::State {
   Communicator comm_;
   CheckpointOptions options_;
   Logger log_;
+  DiskFileSystem files_;
   PlanAgreement agreement_;
   SaveReport last_;
-  bool cleaned_ = false;  // of what an earlier process left
+  std::deque<std::int64_t> submitted_;  // those that may be under way: as many as there are copies
+  bool cleaned_ = false;                // of what an earlier process, or a save that failed, left
+  bool had_folder_ = false;
   Staging staging_{kMaxCopies};
   SaveWorker worker_{options_.asynchronous()};  // last: what it does uses the rest
 };
@@ -129,15 +151,27 @@ std::shared_ptr<StepDraft> CheckpointFolder::State::begin(std::int64_t step, con
     }
   };
   if (leads()) {
+    warn_of_a_vanished_folder();
     std::vector<DraftFile> files;
     for (const PlannedFile& file : plan.files) files.push_back({file.name, file.num_bytes, file.text});
-    attempt([&] { return StepDraft::create(FileSystem::disk(), folder_, step, files); });
+    attempt([&] { return StepDraft::create(files_, folder_, step, files); });
   }
-  error = broadcast_text(comm_, error, 0);
+  error = broadcast_text(comm_, error.empty() ? "" : "rank 0: " + error, 0);
   if (!error.empty()) return nullptr;
-  if (!leads()) attempt([&] { return StepDraft::join(FileSystem::disk(), folder_, step); });
+  if (!leads()) attempt([&] { return StepDraft::join(files_, folder_, step); });
   error = first_error(all_gather_texts(comm_, error));
-  return error.empty() ? draft : nullptr;
+  had_folder_ = true;
+  if (error.empty()) return draft;
+  cleaned_ = false;  // rank 0 has made what nobody will write into
+  return nullptr;
+}
+
+/// A new one is made, and older steps are not in it: a disk that is no longer mounted looks like this.
+void CheckpointFolder::State::warn_of_a_vanished_folder() {
+  std::error_code ignored;  // who makes the draft will meet it
+  if (had_folder_ && !std::filesystem::exists(folder_, ignored)) {
+    log_.warning(folder_.string() + " is gone, with the steps in it, and is made anew. Is its disk still mounted?");
+  }
 }
 
 Sources CheckpointFolder::State::staged(const SavePlan& plan, const std::vector<at::Tensor>& parts,
@@ -156,16 +190,20 @@ Sources CheckpointFolder::State::staged(const SavePlan& plan, const std::vector<
 void CheckpointFolder::State::write(StepDraft& draft, const SaveOrder& order, const Sources& sources) {
   const std::string left = save_slices(draft, order, sources);
   if (!left.empty()) log_.warning("the step that was replaced is still there: " + left);
-  if (order.rank == 0) remove_old_steps();
+  if (order.rank == 0) remove_old_steps(order.step);
 }
 
-void CheckpointFolder::State::remove_old_steps() {
-  for (const std::int64_t step : steps_to_remove(list_steps(folder_), options_.keep_last(), options_.keep_every())) {
-    try {
-      remove_step(FileSystem::disk(), folder_, step);
-    } catch (const StorageError& error) {
-      log_.warning("step " + std::to_string(step) + " is to go and stays: " + error.what());
+/// Steps behind the saved one do not count: a training that passed over them, because they are damaged, has not reached
+/// them again, and would have to part with what it saves now.
+void CheckpointFolder::State::remove_old_steps(std::int64_t saved) {
+  try {
+    std::vector<std::int64_t> steps = list_steps(folder_);
+    std::erase_if(steps, [saved](std::int64_t step) { return step > saved; });
+    for (const std::int64_t step : steps_to_remove(steps, options_.keep_last(), options_.keep_every())) {
+      remove_step(files_, folder_, step);
     }
+  } catch (const StorageError& error) {
+    log_.warning(std::string("old steps that are to go stay: ") + error.what());
   }
 }
 
@@ -179,6 +217,8 @@ SaveReport CheckpointFolder::State::told(SaveReport report) const {
 
 SaveReport CheckpointFolder::State::save(std::int64_t step, const RankState& state) {
   const at::NoGradGuard no_grad;
+  // A step has one draft at a time.
+  if (std::ranges::find(submitted_, step) != submitted_.end()) wait();
   settle_failures();
   auto [plan, values] = agreement_.agree(comm_, state, static_cast<std::uint64_t>(options_.max_file_bytes()));
   last_ = {step, false, false, bytes_of(*plan), {}};
@@ -195,6 +235,8 @@ SaveReport CheckpointFolder::State::save(std::int64_t step, const RankState& sta
   } else {
     for (const at::Tensor& part : parts) sources.push_back(bytes_of(part));
   }
+  submitted_.push_back(step);
+  if (submitted_.size() > kMaxCopies) submitted_.pop_front();
   worker_.submit(step, [this, draft, order, sources = std::move(sources), memory] { write(*draft, order, sources); });
   if (!options_.asynchronous()) return wait();
   last_.under_way = true;
@@ -209,24 +251,35 @@ void CheckpointFolder::State::settle_failures() {
 
 SaveReport CheckpointFolder::State::wait() {
   worker_.wait();
+  submitted_.clear();
   std::vector<SaveOutcome> outcomes = worker_.take_outcomes();
   std::string error;
   for (const SaveOutcome& outcome : outcomes) {
     if (error.empty()) error = outcome.error;
   }
   // Rank 0's word counts: every rank has told it. When all have come here, nobody writes any more.
-  const auto texts = all_gather_texts(comm_, error);
-  if (last_.under_way || !outcomes.empty()) last_ = {last_.step, texts[0].empty(), false, last_.bytes, texts[0]};
-  if (leads() && (!cleaned_ || !texts[0].empty())) clean();
+  error = leading_error(all_gather_texts(comm_, error));
+  if (last_.under_way || !outcomes.empty()) last_ = {last_.step, error.empty(), false, last_.bytes, error};
+  if (leads() && (!cleaned_ || !error.empty())) clean();
   cleaned_ = true;
   return told(last_);
 }
 
 void CheckpointFolder::State::clean() {
   try {
-    if (std::filesystem::exists(folder_)) remove_leftovers(FileSystem::disk(), folder_);
+    remove_leftovers(files_, folder_);
   } catch (const StorageError& error) {
     log_.warning(std::string("what an unfinished save left cannot be removed: ") + error.what());
+  }
+}
+
+/// A reader may not be allowed to: then the step before is the newest.
+void CheckpointFolder::State::finish_cut_exchanges() {
+  if (!submitted_.empty()) return;  // it may be this process that is at it
+  try {
+    finish_exchanges(files_, folder_);
+  } catch (const StorageError& error) {
+    log_.warning(std::string("whether a step lacks nothing but its name cannot be settled: ") + error.what());
   }
 }
 
@@ -262,8 +315,15 @@ bool CheckpointFolder::State::try_load(std::int64_t step, const std::function<vo
 
 std::optional<std::int64_t> CheckpointFolder::State::load_newest(const std::function<void(const SavedStep&)>& restore) {
   std::string listed;
-  if (leads() && std::filesystem::exists(folder_)) {
-    for (const std::int64_t step : list_steps(folder_)) listed += std::to_string(step) + " ";
+  std::string fault;
+  if (!all_could(
+          [&] {
+            if (!leads()) return;
+            finish_cut_exchanges();
+            for (const std::int64_t step : list_steps(folder_)) listed += std::to_string(step) + " ";
+          },
+          fault)) {
+    throw StorageError(fault);
   }
   std::istringstream list(broadcast_text(comm_, listed, 0));
   std::vector<std::int64_t> steps;

@@ -18,6 +18,7 @@
 #include <system_error>
 #include <utility>
 
+#include "checkpoint/direct_writer.h"
 #include "checkpoint/disk_error.h"
 #include "checkpoint/disk_file.h"
 
@@ -158,6 +159,8 @@ void DiskFileSystem::exchange(const fs::path& a, const fs::path& b, const fs::pa
   if (errno != EINVAL && errno != ENOSYS) {
     throw disk_error(a, "cannot be exchanged with " + b.filename().string(), errno);
   }
+  // Else the power may go with the name of `b`, and without the one that `a` has so far.
+  sync_folder(a.parent_path());
   rename(b, aside);
   rename(a, b);
 }

@@ -9,10 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/direct_writer.h"
 #include "checkpoint/file_system.h"
 
 namespace tessera::checkpoints {
+
+class DirectWriters;
 
 struct DiskOptions {
   /// Write long stretches past the page cache where the system lets us. False: everything through it.

@@ -68,7 +68,8 @@ class Waiting {
  private:
   [[noreturn]] void fail(int rank) {
     const std::optional<std::string> why = files_.read(folder_ / name_of(kFailedPrefix, rank));
-    throw StorageError("rank " + std::to_string(rank) + " could not save its part: " + why.value_or("no reason given"));
+    throw StorageError("rank " + std::to_string(rank) + " could not save its part" +
+                       (why && !why->empty() ? ": " + *why : ""));
   }
 
   FileSystem& files_;
@@ -83,7 +84,17 @@ void publish(FileSystem& files, const fs::path& folder, int rank, std::string_vi
 }
 
 void publish_failure(FileSystem& files, const fs::path& folder, int rank, std::string_view why) {
-  publish_as(files, folder, name_of(kFailedPrefix, rank), why);
+  const std::string name = name_of(kFailedPrefix, rank);
+  try {
+    return publish_as(files, folder, name, why);
+  } catch (const StorageError&) {
+    // Most likely for the reason that it was to tell.
+  }
+  try {
+    files.create(folder / name, 0);  // a full disk has room for a name
+  } catch (const StorageError&) {
+    // Then rank 0 learns of it when its patience ends, or because it cannot write either.
+  }
 }
 
 std::vector<std::string> await_all(FileSystem& files, const fs::path& folder, int num_ranks,

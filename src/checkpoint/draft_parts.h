@@ -14,7 +14,7 @@ namespace tessera::checkpoints::draft_parts {
 /// The file appears complete: another name first, then a rename. Its bytes are on the disk, as every other client of a
 /// network's file system may ask for them.
 void publish(FileSystem& files, const std::filesystem::path& folder, int rank, std::string_view text);
-/// The same for a rank that has none to give.
+/// The same for a rank that has none to give; without a reason where the disk does not take one. Never throws.
 void publish_failure(FileSystem& files, const std::filesystem::path& folder, int rank, std::string_view why);
 
 /// Blocks: until the parts of all ranks are there. See StepDraft::await_parts().

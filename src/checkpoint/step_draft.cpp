@@ -6,6 +6,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -28,6 +29,22 @@ struct StepDraft::State {
     return *file;
   }
 
+  void make(const DraftFile& made) {
+    std::unique_ptr<OutputFile> file = files.create(folder / made.name, made.num_bytes);
+    if (!made.head.empty()) file->write({{0, std::as_bytes(std::span(made.head))}});
+    written[made.name] = std::move(file);
+  }
+
+  /// Before anybody has joined: a disk that is full should not stay so for what will be no step.
+  void give_up() {
+    written.clear();
+    try {
+      files.remove_folder(folder);
+    } catch (const StorageError&) {
+      // What is left is a leftover like any other.
+    }
+  }
+
   FileSystem& files;
   fs::path root;
   std::int64_t step;
@@ -48,6 +65,18 @@ void discard(FileSystem& files, const fs::path& root, const fs::path& folder, co
   }
   files.sync_folder(root);
   files.remove_folder(removing);
+}
+
+/// Whether a draft lacks nothing but its name: its manifest is written when all else is on the disk.
+bool is_complete(FileSystem& files, const fs::path& draft) {
+  const std::optional<std::string> manifest = files.read(draft / kManifestName);
+  if (!manifest) return false;
+  try {
+    Manifest::parse(*manifest, draft.string());
+    return true;
+  } catch (const StorageError&) {
+    return false;
+  }
 }
 
 /// Makes the folder, and those above it that are missing.
@@ -80,10 +109,11 @@ StepDraft StepDraft::create(FileSystem& files, const fs::path& root, std::int64_
   if (files.exists(state->folder)) discard(files, root, state->folder, removing_path(root, step));
   files.make_folder(state->folder);
   state->is_synced = false;
-  for (const DraftFile& made : draft_files) {
-    std::unique_ptr<OutputFile> file = files.create(state->folder / made.name, made.num_bytes);
-    if (!made.head.empty()) file->write({{0, std::as_bytes(std::span(made.head))}});
-    state->written[made.name] = std::move(file);
+  try {
+    for (const DraftFile& made : draft_files) state->make(made);
+  } catch (const StorageError&) {
+    state->give_up();
+    throw;
   }
   return StepDraft(std::move(state));
 }
@@ -159,8 +189,19 @@ void remove_step(FileSystem& files, const fs::path& root, std::int64_t step) {
   discard(files, root, step_path(root, step), removing_path(root, step));
 }
 
+void finish_exchanges(FileSystem& files, const fs::path& root) {
+  if (!files.exists(root)) return;
+  for (const std::string& name : files.list(root)) {
+    const std::optional<std::int64_t> step = step_of_removing(name);
+    if (!step || files.exists(step_path(root, *step)) || !is_complete(files, saving_path(root, *step))) continue;
+    files.rename(saving_path(root, *step), step_path(root, *step));
+    files.sync_folder(root);
+  }
+}
+
 void remove_leftovers(FileSystem& files, const fs::path& root) {
   if (!files.exists(root)) return;
+  finish_exchanges(files, root);
   for (const std::string& name : files.list(root)) {
     if (is_leftover(name)) discard(files, root, root / name, root / name);
   }

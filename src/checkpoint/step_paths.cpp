@@ -14,6 +14,11 @@ std::filesystem::path hidden_path(const std::filesystem::path& root, std::int64_
   return root / ("." + step_folder_name(step) + std::string(end));
 }
 
+std::optional<std::int64_t> hidden_step(std::string_view name, std::string_view end) {
+  if (!name.starts_with('.') || !name.ends_with(end)) return std::nullopt;
+  return step_of_folder(name.substr(1, name.size() - 1 - end.size()));
+}
+
 }  // namespace
 
 std::filesystem::path step_path(const std::filesystem::path& root, std::int64_t step) {
@@ -28,13 +33,8 @@ std::filesystem::path removing_path(const std::filesystem::path& root, std::int6
   return hidden_path(root, step, kRemoving);
 }
 
-bool is_leftover(std::string_view name) {
-  if (!name.starts_with('.')) return false;
-  name.remove_prefix(1);
-  for (const std::string_view end : {kSaving, kRemoving}) {
-    if (name.ends_with(end) && step_of_folder(name.substr(0, name.size() - end.size()))) return true;
-  }
-  return false;
-}
+bool is_leftover(std::string_view name) { return hidden_step(name, kSaving) || hidden_step(name, kRemoving); }
+
+std::optional<std::int64_t> step_of_removing(std::string_view name) { return hidden_step(name, kRemoving); }
 
 }  // namespace tessera::checkpoints

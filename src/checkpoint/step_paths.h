@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 
 namespace tessera::checkpoints {
@@ -14,5 +15,7 @@ std::filesystem::path saving_path(const std::filesystem::path& root, std::int64_
 std::filesystem::path removing_path(const std::filesystem::path& root, std::int64_t step);
 /// Whether a name is of one of the last two kinds.
 bool is_leftover(std::string_view name);
+/// The step of a name of the last kind.
+std::optional<std::int64_t> step_of_removing(std::string_view name);
 
 }  // namespace tessera::checkpoints

@@ -118,6 +118,18 @@ TEST(CheckpointFolder, TrainsOnWhileTheDiskIsWritten) {
   });
 }
 
+TEST(CheckpointFolder, SavesAStepAgainThatIsStillUnderWay) {
+  const TemporaryFolder folder;
+  run_threads(2, [&](const World& world) {
+    CheckpointFolder checkpoints(folder.path(), world, CheckpointOptions().asynchronous(true));
+    for (int version = 1; version <= 5; ++version) checkpoints.save(7, state_of(world, version));
+    const auto report = checkpoints.wait();
+    require(report.saved && report.error.empty(), "not saved: " + report.error);
+    expect_loads(world, SavedStep(folder.path() / step_folder_name(7)), 5);
+  });
+  EXPECT_EQ(list_steps(folder.path()), std::vector<std::int64_t>{7});
+}
+
 TEST(CheckpointFolder, KeepsTheLastAndEveryFewSteps) {
   const TemporaryFolder folder;
   run_threads(2, [&](const World& world) {
@@ -157,6 +169,40 @@ TEST(CheckpointFolder, PassesOverADamagedStep) {
     const auto text = message_of<StorageError>(
         [&] { checkpoints.load_newest([&](const SavedStep& saved) { expect_loads(world, saved, 0); }); });
     expect_parts(text, {"step-00000020", "step-00000010", "no step", "intact", "whole"});
+  });
+}
+
+TEST(CheckpointFolder, KeepsWhatItSavesBeforeADamagedStep) {
+  const TemporaryFolder folder;
+  run_threads(2, [&](const World& world) {
+    CheckpointFolder checkpoints(folder.path(), world);
+    for (const std::int64_t step : {10, 20}) save_and_expect(world, checkpoints, step);
+  });
+  flip_a_bit(folder.path() / step_folder_name(20) / "model.safetensors");
+  run_threads(2, [&](const World& world) {
+    CheckpointFolder checkpoints(folder.path(), world, CheckpointOptions().keep_last(1));
+    const auto load = [&](std::int64_t expected) {
+      const auto step = checkpoints.load_newest(
+          [&](const SavedStep& saved) { expect_loads(world, saved, static_cast<double>(saved.manifest().step)); });
+      require(step == expected, "another step than " + std::to_string(expected));
+    };
+    load(10);
+    save_and_expect(world, checkpoints, 15);
+    load(15);
+    save_and_expect(world, checkpoints, 20);
+    load(20);
+  });
+  EXPECT_EQ(list_steps(folder.path()), std::vector<std::int64_t>{20});
+}
+
+TEST(CheckpointFolder, TellsAllRanksThatItCannotBeListed) {
+  const TemporaryFolder folder;
+  const auto place = folder.path() / "checkpoints";
+  std::ofstream(place) << "a file where the folder should be";
+  run_threads(2, [&](const World& world) {
+    CheckpointFolder checkpoints(place, world);
+    expect_parts(message_of<StorageError>([&] { checkpoints.load_newest([](const SavedStep&) {}); }),
+                 {"rank 0", place.string(), "cannot be listed"});
   });
 }
 

@@ -138,6 +138,8 @@ std::string read_back(const FaultyFileSystem& disk) {
   return newest == expected ? "" : "the reader finds another newest step";
 }
 
+using Preparation = std::function<void(FaultyFileSystem&)>;
+
 struct Scenario {
   std::string name;
   std::function<void(FileSystem&)> before;
@@ -167,7 +169,7 @@ std::vector<Scenario> scenarios() {
 
 /// Runs the scenario with the fault. What is wrong then; empty: nothing.
 std::string strike(const Scenario& scenario, Fault fault, int call, std::uint32_t seed,
-                   const std::function<void(FaultyFileSystem&)>& prepare = nullptr) {
+                   const Preparation& prepare = nullptr) {
   FaultyFileSystem disk(seed);
   scenario.before(disk);
   if (prepare) prepare(disk);
@@ -194,6 +196,7 @@ std::string strike(const Scenario& scenario, Fault fault, int call, std::uint32_
   };
   disk.arm(Fault::kNone, 0);
   if (fault != Fault::kPowerCut) {
+    finish_exchanges(disk, kRoot);
     // Training goes on, and saves again. Whatever failed before must not take that along.
     if (const std::string wrong = check("while the system runs"); !wrong.empty()) return wrong;
     save(disk, 30, 1);
@@ -202,6 +205,7 @@ std::string strike(const Scenario& scenario, Fault fault, int call, std::uint32_
     return check("after a restart");
   }
   disk.restart(seed * 31 + 7);
+  finish_exchanges(disk, kRoot);
   if (const std::string wrong = check("after a restart"); !wrong.empty()) return wrong;
   // The next run begins where this one ended.
   remove_leftovers(disk, kRoot);
@@ -210,9 +214,10 @@ std::string strike(const Scenario& scenario, Fault fault, int call, std::uint32_
   return check("at the end");
 }
 
-int num_calls_of(const Scenario& scenario) {
+int num_calls_of(const Scenario& scenario, const Preparation& prepare = nullptr) {
   FaultyFileSystem disk(0);
   scenario.before(disk);
+  if (prepare) prepare(disk);
   disk.arm(Fault::kNone, 0);
   scenario.struck(disk);
   return disk.num_calls();
@@ -237,8 +242,21 @@ TEST_P(Crash, AtAnyCallLeavesWholeSteps) {
 
 INSTANTIATE_TEST_SUITE_P(WhileSaving, Crash, ::testing::Range(std::size_t{0}, scenarios().size()));
 
+TEST(Crash, WhereAnExchangeTakesTwoRenamesLosesNoStep) {
+  const Scenario scenario = scenarios().at(2);
+  const Preparation prepare = [](FaultyFileSystem& disk) { disk.exchange_in_two(true); };
+  const int num_calls = num_calls_of(scenario, prepare);
+  for (int call = 1; call <= num_calls; ++call) {
+    for (std::uint32_t seed = 1; seed <= 12; ++seed) {
+      for (const Fault fault : {Fault::kPowerCut, Fault::kNoSpace, Fault::kInputOutput}) {
+        ASSERT_EQ(strike(scenario, fault, call, seed, prepare), "");
+      }
+    }
+  }
+}
+
 /// Whether any call and seed shows that something is wrong.
-bool is_found(const Scenario& scenario, const std::function<void(FaultyFileSystem&)>& prepare) {
+bool is_found(const Scenario& scenario, const Preparation& prepare) {
   const int num_calls = num_calls_of(scenario);
   for (int call = 1; call <= num_calls + 1; ++call) {
     for (std::uint32_t seed = 1; seed <= 6; ++seed) {
@@ -261,6 +279,15 @@ TEST(FaultyFileSystem, FindsARemovalOfAStepThatKeepsItsName) {
   Scenario scenario = scenarios().at(3);
   scenario.struck = [](FileSystem& disk) { disk.remove_folder(kRoot / "step-00000005"); };
   EXPECT_TRUE(is_found(scenario, nullptr));
+}
+
+TEST(FaultyFileSystem, MovesAsideWhatItCannotExchange) {
+  FaultyFileSystem disk(0);
+  save(disk, 10, 1);
+  save(disk, 20, 1);
+  disk.exchange_in_two(true);
+  disk.exchange(kRoot / "step-00000010", kRoot / "step-00000020", kRoot / "aside");
+  EXPECT_EQ(disk.list(kRoot), (std::vector<std::string>{"aside", "step-00000020"}));
 }
 
 TEST(FaultyFileSystem, KeepsWhatIsSafe) {

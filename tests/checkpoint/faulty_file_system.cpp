@@ -288,7 +288,12 @@ void FaultyFileSystem::rename(const fs::path& from, const fs::path& to) {
   if (fault != Fault::kNone) fail(fault, from);
 }
 
-void FaultyFileSystem::exchange(const fs::path& a, const fs::path& b, const fs::path& /*aside*/) {
+void FaultyFileSystem::exchange(const fs::path& a, const fs::path& b, const fs::path& aside) {
+  if (is_exchange_in_two_) {
+    sync_folder(a.parent_path());
+    rename(b, aside);
+    return rename(a, b);
+  }
   const std::lock_guard lock(mutex_);
   const Fault fault = begin("exchange", a);
   if (fault == Fault::kNoSpace || fault == Fault::kInputOutput) fail(fault, a);

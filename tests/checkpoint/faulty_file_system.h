@@ -44,6 +44,8 @@ class FaultyFileSystem : public checkpoints::FileSystem {
   /// From now on these say that they are done, and do nothing.
   void ignore_file_syncs(bool ignored) { are_file_syncs_ignored_ = ignored; }
   void ignore_folder_syncs(bool ignored) { are_folder_syncs_ignored_ = ignored; }
+  /// From now on an exchange takes two renames, as on file systems that have none.
+  void exchange_in_two(bool in_two) { is_exchange_in_two_ = in_two; }
 
   /// What processes see: the bytes of every file by its path; a folder is there with a slash at its end, and no bytes.
   std::map<std::string, std::string> seen() const;
@@ -97,6 +99,7 @@ class FaultyFileSystem : public checkpoints::FileSystem {
   bool is_cut_ = false;
   bool are_file_syncs_ignored_ = false;
   bool are_folder_syncs_ignored_ = false;
+  bool is_exchange_in_two_ = false;
 };
 
 }  // namespace tessera::testing

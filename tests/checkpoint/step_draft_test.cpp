@@ -70,6 +70,14 @@ TEST(StepDraft, ReplacesAStepAsAWhole) {
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"step-00000020"}));
 }
 
+TEST(StepDraft, GivesItsRoomBackWhenThereIsNotEnough) {
+  const TemporaryFolder folder;
+  const std::vector<DraftFile> files{{"a", 1 << 20, "head"}, {"huge", std::uint64_t{1} << 43, ""}};
+  expect_parts(message_of<StorageError>([&] { StepDraft::create(FileSystem::disk(), folder.path(), 20, files); }),
+               {"huge", "bytes are needed"});
+  EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{});
+}
+
 TEST(StepDraft, BeginsAnewWhereATryWasLeft) {
   const TemporaryFolder folder;
   {

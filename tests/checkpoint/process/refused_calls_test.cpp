@@ -1,0 +1,72 @@
+// Systems that lack what saves use where they can: an exchange of names, direct I/O, io_uring. The kernel refuses the
+// call to real ranks, which then save in another way.
+#include <tessera/checkpoint/checkpoint_folder.h>
+#include <tessera/checkpoint/step_folders.h>
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "checkpoint/process/numbered_state.h"
+#include "checkpoint/process/refused_call.h"
+#include "checkpoint/process/roles.h"
+#include "support/error_message.h"
+#include "support/require.h"
+#include "support/temporary_folder.h"
+
+namespace tessera::testing {
+namespace {
+
+struct Refusal {
+  const char* call;
+  const char* logged;  // empty: nothing
+};
+
+void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.call; }
+
+class RefusedCall : public ::testing::TestWithParam<Refusal> {};
+
+TEST_P(RefusedCall, IsDoneWithout) {
+  const TemporaryFolder folder;
+  const std::filesystem::path root = folder.path() / "checkpoints";
+  const auto results = launch::run(job_of(2, "saves without a call", {root.string(), GetParam().call}));
+  expect_success(results);
+  for (const launch::RankResult& result : results) expect_parts(result.output, {GetParam().logged});
+  EXPECT_EQ(list_steps(root), (std::vector<std::int64_t>{1, 2}));
+  for (const std::int64_t step : {1, 2}) EXPECT_EQ(faults_of(SavedStep(root / step_folder_name(step))), "");
+  EXPECT_EQ(version_of(SavedStep(root / step_folder_name(1))), 2);
+  for (const auto& entry : std::filesystem::directory_iterator(root)) {
+    EXPECT_FALSE(entry.path().filename().string().starts_with('.')) << entry.path();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kernel, RefusedCall,
+    ::testing::Values(Refusal{"exchange", ""},
+                      Refusal{"direct", "is written through the page cache: opening it for direct I/O: Invalid"},
+                      Refusal{"ring", "is written through the page cache: io_uring: Operation not permitted"},
+                      Refusal{"submission", "is written through the page cache: direct I/O: Operation not permitted"}),
+    [](const auto& one) { return std::string(one.param.call); });
+
+}  // namespace
+
+void save_without_a_call(const Arguments& arguments) {
+  const World world = init(WorldOptions().backend("gloo"));
+  refuse_call(arguments.at(1));
+  CheckpointFolder checkpoints(arguments.at(0), world);
+  const auto save = [&](std::int64_t step, std::int64_t version) {
+    const SaveReport report = checkpoints.save(step, numbered_state(world, step, version));
+    require(report.saved, report.error);
+  };
+  save(1, 1);
+  save(1, 2);  // exchanged for the first
+  save(2, 1);
+  const auto step =
+      checkpoints.load_newest([](const SavedStep& saved) { require(faults_of(saved).empty(), "faults"); });
+  require(step == 2, "another step is the newest");
+}
+
+}  // namespace tessera::testing
