@@ -1,8 +1,9 @@
-// What a training that resumes does with a damaged checkpoint. bench/peers/corruption_rank.py does the same with the same
-// bytes and protocol.
+// What a training that resumes does with a damaged checkpoint. bench/peers/corruption_rank.py does the same with the
+// same bytes and protocol.
 //   bench_corruption save FOLDER STEP    one of two ranks that save
-//   bench_corruption load FOLDER STEP    one process. To each line of its input it loads, and answers with a line of JSON:
-//                                        whether that went well, whether the values are those that were saved, what was said
+//   bench_corruption load FOLDER STEP    one process. To each line of its input it loads, and answers with a line of
+//                                        JSON: whether that went well, whether the values are those that were saved,
+//                                        what was said
 #include <tessera/checkpoint/checkpoint_folder.h>
 #include <tessera/checkpoint/read_slices.h>
 #include <tessera/checkpoint/step_folders.h>

@@ -5,8 +5,10 @@
 #include <tessera/checkpoint/checkpoint_folder.h>
 #include <tessera/checkpoint/checkpoint_options.h>
 #include <tessera/checkpoint/held_slice.h>
+#include <tessera/checkpoint/interchange.h>
 #include <tessera/checkpoint/read_slices.h>
 #include <tessera/checkpoint/safetensors.h>
+#include <tessera/checkpoint/safetensors_bytes.h>
 #include <tessera/checkpoint/safetensors_folder.h>
 #include <tessera/checkpoint/saved_step.h>
 #include <tessera/checkpoint/step_folders.h>
@@ -45,6 +47,7 @@
 #include <tessera/observe/observe_options.h>
 #include <tessera/observe/observer.h>
 #include <tessera/observe/trace_merge.h>
+#include <tessera/observe/transfer_line.h>
 #include <tessera/optim/adamw.h>
 #include <tessera/optim/autocast.h>
 #include <tessera/optim/clip_grad_norm.h>

@@ -93,6 +93,8 @@ void check(const CheckpointOptions& options) {
   require(options.max_file_bytes() > 0,
           "max_file_bytes is " + std::to_string(options.max_file_bytes()) + ", expected more than 0");
   require(options.patience().count() > 0, "patience must be above 0");
+  require(options.progress() == "auto" || options.progress() == "off",
+          "progress is \"" + options.progress() + "\", expected \"auto\" or \"off\"");
   if (!faults.empty()) throw ConfigError("checkpoint options: " + faults);
 }
 
@@ -105,15 +107,20 @@ class CheckpointFolder::State {
         comm_(std::move(comm)),
         options_(options),
         log_("checkpoint", comm_.rank()),
-        files_(DiskOptions{.tell = [log = log_](const std::string& line) { log.info(line); }}) {}
+        files_(DiskOptions{.tell = [log = log_](const std::string& line) { log.info(line); }}) {
+    draw_on(observe::process_terminal(leads() && options_.progress() == "auto"));
+  }
 
   SaveReport save(std::int64_t step, const RankState& state);
   SaveReport wait();
   std::optional<std::int64_t> load_newest(const std::function<void(const SavedStep&)>& restore);
   const std::filesystem::path& folder() const { return folder_; }
+  void show_on(std::shared_ptr<observe::Terminal> terminal);
 
  private:
   bool leads() const { return comm_.rank() == 0; }
+  void draw_on(std::shared_ptr<observe::Terminal> terminal);
+  observe::TransferLine line_of(const char* verb, std::int64_t step, std::shared_ptr<const ByteCount> count) const;
   std::shared_ptr<StepDraft> begin(std::int64_t step, const SavePlan& plan, std::string& error);
   Sources staged(const SavePlan& plan, const std::vector<at::Tensor>& parts, std::shared_ptr<std::byte>& memory);
   void write(StepDraft& draft, const SaveOrder& order, const Sources& sources);
@@ -129,6 +136,7 @@ class CheckpointFolder::State {
   std::filesystem::path folder_;
   Communicator comm_;
   CheckpointOptions options_;
+  std::shared_ptr<observe::Terminal> terminal_;
   Logger log_;
   DiskFileSystem files_;
   PlanAgreement agreement_;
@@ -139,6 +147,25 @@ class CheckpointFolder::State {
   Staging staging_{kMaxCopies};
   SaveWorker worker_{options_.asynchronous()};  // last: what it does uses the rest
 };
+
+/// What is logged stands above what is shown.
+void CheckpointFolder::State::draw_on(std::shared_ptr<observe::Terminal> terminal) {
+  terminal_ = std::move(terminal);
+  log_ = Logger("checkpoint", comm_.rank(), LogLevel::kInfo, observe::log_sink_above(terminal_));
+}
+
+void CheckpointFolder::State::show_on(std::shared_ptr<observe::Terminal> terminal) {
+  worker_.wait();  // it uses the one that there is
+  if (options_.progress() == "auto") draw_on(std::move(terminal));
+}
+
+/// Rank 0 counts its own bytes: those of the others it would have to ask for.
+observe::TransferLine CheckpointFolder::State::line_of(const char* verb, std::int64_t step,
+                                                       std::shared_ptr<const ByteCount> count) const {
+  std::string title = verb + (" step " + std::to_string(step));
+  if (comm_.size() > 1) title += ", rank 0 of " + std::to_string(comm_.size());
+  return {terminal_, title, std::move(count)};
+}
 
 /// Rank 0 makes the folder and the files, before any other rank looks for them. Nothing, and why, when a rank cannot.
 std::shared_ptr<StepDraft> CheckpointFolder::State::begin(std::int64_t step, const SavePlan& plan, std::string& error) {
@@ -188,6 +215,7 @@ Sources CheckpointFolder::State::staged(const SavePlan& plan, const std::vector<
 }
 
 void CheckpointFolder::State::write(StepDraft& draft, const SaveOrder& order, const Sources& sources) {
+  const observe::TransferLine line = line_of("saving", order.step, order.count);
   const std::string left = save_slices(draft, order, sources);
   if (!left.empty()) log_.warning("the step that was replaced is still there: " + left);
   if (order.rank == 0) remove_old_steps(order.step);
@@ -226,7 +254,9 @@ SaveReport CheckpointFolder::State::save(std::int64_t step, const RankState& sta
   if (!draft) return told(last_);
 
   const auto parts = parts_of(*plan, comm_.rank(), state);
-  const SaveOrder order{plan, step, comm_.rank(), std::move(values), options_.patience()};
+  const SaveOrder order{
+      plan, step, comm_.rank(), std::move(values), options_.patience(), std::make_shared<ByteCount>()};
+  for (const at::Tensor& part : parts) order.count->total += part.nbytes();
   const bool on_host = std::all_of(parts.begin(), parts.end(), [](const auto& part) { return part.is_cpu(); });
   std::shared_ptr<std::byte> memory;
   Sources sources;
@@ -303,9 +333,14 @@ bool CheckpointFolder::State::try_load(std::int64_t step, const std::function<vo
                                        std::string& faults) {
   std::optional<SavedStep> saved;
   std::string damage;
+  const auto count = std::make_shared<ByteCount>();
+  const observe::TransferLine line = line_of("loading", step, count);
   // All open it before any goes on: restoring is collective.
-  if (all_could([&] { saved.emplace(folder_ / step_folder_name(step)); }, damage) &&
-      all_could([&] { restore(*saved); }, damage)) {
+  const auto open = [&] {
+    saved.emplace(folder_ / step_folder_name(step));
+    if (line.is_shown()) saved->count_reads(count);
+  };
+  if (all_could(open, damage) && all_could([&] { restore(*saved); }, damage)) {
     return true;
   }
   faults += (faults.empty() ? "" : "; ") + step_folder_name(step) + ": " + damage;
@@ -345,6 +380,8 @@ CheckpointFolder::CheckpointFolder(std::filesystem::path folder, const Ranks& ra
 CheckpointFolder::~CheckpointFolder() = default;
 
 const std::filesystem::path& CheckpointFolder::folder() const { return state_->folder(); }
+
+void CheckpointFolder::show_on(std::shared_ptr<observe::Terminal> terminal) { state_->show_on(std::move(terminal)); }
 
 SaveReport CheckpointFolder::save(std::int64_t step, const RankState& state) { return state_->save(step, state); }
 

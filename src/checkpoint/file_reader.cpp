@@ -23,8 +23,8 @@ FileReader::FileReader(std::filesystem::path path) : path_(std::move(path)) {
   if (fstat(file_.get(), &found) != 0) fail();
   if (!S_ISREG(found.st_mode)) throw StorageError(path_.string() + " is no regular file");
   num_bytes_ = static_cast<std::uint64_t>(found.st_size);
-  // The system fetches twice as much ahead then. Asking it for each stretch (WILLNEED) was slower, cold and warm: it then
-  // keeps every page by itself, where reading on makes it take larger and larger ones.
+  // The system fetches twice as much ahead then. Asking it for each stretch (WILLNEED) was slower, cold and warm: then
+  // it keeps every page by itself, where reading on makes it take larger and larger ones.
   posix_fadvise(file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
 }
 

@@ -11,12 +11,13 @@ namespace tessera::checkpoints {
 /// A stretch of a file in the page cache, without a copy of it.
 ///
 /// Note [Views of files]
-/// Bytes that are read() are written to memory by the kernel, and read once more for their checksum. Those of a view are
-/// checked and brought to their place in one go, past the caches: in two thirds of the time. That is so for bytes that
-/// the page cache holds; a disk is read faster by read(), which fetches ahead in long stretches. What speaks against
-/// mapped files is that a disk's fault becomes a signal that ends the process. So the system is asked to bring all
-/// pages of a view first, which tells of a fault; then there is no view, and read() says what is wrong. What remains is
-/// that somebody cuts a file of a complete step short in the very millisecond in which a view of it is copied.
+/// Bytes that are read() are written to memory by the kernel, and read once more for their checksum. Those of a view
+/// are checked and brought to their place in one go, past the caches: in two thirds of the time. That is so for bytes
+/// that the page cache holds; a disk is read faster by read(), which fetches ahead in long stretches. What speaks
+/// against mapped files is that a disk's fault becomes a signal that ends the process. So the system is asked to bring
+/// all pages of a view first, which tells of a fault; then there is no view, and read() says what is wrong. What
+/// remains is that somebody cuts a file of a complete step short in the very millisecond in which a view of it is
+/// copied.
 class FileView {
  public:
   /// Nothing where the page cache does not hold all of it, or the system cannot map it.

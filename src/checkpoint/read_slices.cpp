@@ -39,7 +39,10 @@ void read_slice(const SavedStep& step, const HeldSlice& slice) {
 
 void read_slices(const SavedStep& step, const std::vector<HeldSlice>& slices) {
   const at::NoGradGuard no_grad;
-  for (const HeldSlice& slice : slices) check_fits(step, slice);
+  for (const HeldSlice& slice : slices) {
+    check_fits(step, slice);
+    step.announce_reads(slice.values.nbytes());
+  }
   for (const HeldSlice& slice : slices) {
     if (slice.place.num_elements() > 0) read_slice(step, slice);
   }

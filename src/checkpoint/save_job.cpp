@@ -17,7 +17,7 @@ constexpr std::size_t kBatchBytes = 16U << 20;
 /// Collects what goes into one file until it is worth a call.
 class BatchedWrites {
  public:
-  explicit BatchedWrites(StepDraft& draft) : draft_(draft) {}
+  BatchedWrites(StepDraft& draft, ByteCount& count) : draft_(draft), count_(count) {}
 
   void add(const std::string& file, WriteRange range) {
     if (file != file_) flush();
@@ -28,11 +28,12 @@ class BatchedWrites {
   }
   void flush() {
     if (!ranges_.empty()) draft_.write(file_, std::exchange(ranges_, {}));
-    num_bytes_ = 0;
+    count_.done += std::exchange(num_bytes_, 0);
   }
 
  private:
   StepDraft& draft_;
+  ByteCount& count_;
   std::string file_;
   std::vector<WriteRange> ranges_;
   std::size_t num_bytes_ = 0;
@@ -64,7 +65,7 @@ SavePart write_slices(StepDraft& draft, const SaveOrder& order,
   const SavePlan& plan = *order.plan;
   const auto& planned = plan.of_rank[static_cast<std::size_t>(order.rank)];
   SavePart part;
-  BatchedWrites writes(draft);
+  BatchedWrites writes(draft, *order.count);
   for (std::size_t i = 0; i < planned.size(); ++i) {
     part.checksums.push_back(block_checksums(sources[i], plan.manifest.block_bytes));
     add_ranges(plan, planned[i], sources[i], writes);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tessera/checkpoint/manifest.h>
+#include <tessera/core/byte_count.h>
 
 #include <chrono>
 #include <cstddef>
@@ -24,6 +25,7 @@ struct SaveOrder {
   int rank = 0;
   std::map<std::string, ManifestValue> values;  ///< rank 0: those of all ranks
   std::chrono::milliseconds patience{0};        ///< how long rank 0 waits for the others
+  std::shared_ptr<ByteCount> count;             ///< of what this rank has written
 };
 
 /// One rank's part of saving a step: writes its slices, brings them to the disk and tells rank 0, who makes the step

@@ -117,9 +117,8 @@ std::vector<const HeldTensor*> place_in_files(const HeldTensors& tensors, std::u
   }
   std::vector<const HeldTensor*> held;
   for (auto& [group, stored] : groups) {
-    // Hugging Face's libraries refuse a file that does not say who wrote it.
     for (const GroupFile& file :
-         files_of_group(group, std::move(stored), max_file_bytes, {{"format", "pt"}}, kDataAlignment)) {
+         files_of_group(group, std::move(stored), max_file_bytes, file_notes(), kDataAlignment)) {
       const auto bytes = std::as_bytes(std::span(file.text));
       plan.files.push_back({file.name, file.num_bytes, file.text, file.layout ? bytes.size() : 0});
       plan.manifest.files.push_back({file.name, file.num_bytes, file.layout ? bytes.size() : 0, checksum_of(bytes)});

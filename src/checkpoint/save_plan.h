@@ -11,6 +11,11 @@
 
 namespace tessera::checkpoints {
 
+/// The group of the model's own tensors: the one whose files others read too.
+inline constexpr const char* kWeightsGroup = "model";
+/// What every file says of itself: Hugging Face's libraries refuse one that does not tell who wrote it.
+inline SafetensorsLayout::Metadata file_notes() { return {{"format", "pt"}}; }
+
 /// A slice that a rank holds, without its elements.
 struct SliceDescription {
   std::string group;

@@ -171,7 +171,7 @@ void SavedStep::read(std::string_view group, std::string_view name, const SliceP
     throw ConfigError(what + ": expected room for " + std::to_string(num_bytes) + " bytes, found " +
                       std::to_string(into.size()));
   }
-  checkpoints::ReadBuffers buffers(manifest.block_bytes);
+  checkpoints::ReadBuffers buffers(manifest.block_bytes, count_.get());
   const std::uint64_t start = state_->starts[static_cast<std::size_t>(tensor - manifest.tensors.data())];
   for (const ManifestSlice& slice : tensor->slices) {
     checkpoints::SliceReader(state_->files[tensor->file], start, *tensor, slice, buffers).read(wanted, into);

@@ -129,6 +129,7 @@ void SliceReader::read_piece(Piece piece, std::span<std::byte> into) {
       }
       std::memcpy(target.data(), buffers_.block_.data() + skipped, num_bytes);
     }
+    if (buffers_.count_ != nullptr) buffers_.count_->done += num_bytes;
     piece = {piece.in_slice + num_bytes, piece.in_destination + num_bytes, piece.num_bytes - num_bytes};
   }
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tessera/checkpoint/manifest.h>
+#include <tessera/core/byte_count.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +19,9 @@ namespace tessera::checkpoints {
 /// What reading a slice needs beside the destination: a block of it, and a piece of its file.
 class ReadBuffers {
  public:
-  explicit ReadBuffers(std::uint64_t block_bytes) : block_bytes_(block_bytes) {}
+  /// With a count, which outlives this, of what reaches its destination.
+  explicit ReadBuffers(std::uint64_t block_bytes, ByteCount* count = nullptr)
+      : block_bytes_(block_bytes), count_(count) {}
 
  private:
   friend class SliceReader;
@@ -31,6 +34,7 @@ class ReadBuffers {
   }
 
   std::uint64_t block_bytes_;
+  ByteCount* count_;
   std::vector<std::byte> block_;
   std::vector<std::byte> window_;
 };

@@ -2,7 +2,9 @@
 
 #include <tessera/checkpoint/safetensors.h>
 
+#include <cstddef>
 #include <filesystem>
+#include <span>
 #include <vector>
 
 namespace tessera::checkpoints {
@@ -13,5 +15,11 @@ std::vector<StoredTensor> stored_tensors(const TensorsByName& tensors);
 /// A whole file with the tensors of `layout`, each of which `tensors` holds. Blocks: for the disk.
 void write_whole_tensors(const std::filesystem::path& path, const SafetensorsLayout& layout,
                          const TensorsByName& tensors);
+
+/// A tensor of its own memory from the bytes of a file.
+at::Tensor tensor_of(const StoredTensor& stored, std::span<const std::byte> bytes);
+/// A part of it; `file` is for messages. Throws ConfigError when the slice is not inside.
+at::Tensor part_of(const StoredTensor& stored, std::span<const std::byte> bytes, const TensorSlice& slice,
+                   const std::filesystem::path& file);
 
 }  // namespace tessera::checkpoints

@@ -87,8 +87,7 @@ Observer::State::State(const ObserveOptions& options, RunDescription description
       trace_steps(options.trace_steps()),
       run(std::move(description)),
       terminal(Terminal::of_process(options.progress() == "auto" && run.rank == 0)),
-      logger("observe", run.rank, LogLevel::kInfo,
-             [shown = terminal](std::string_view line) { shown->print(STDERR_FILENO, line); }) {
+      logger("observe", run.rank, LogLevel::kInfo, log_sink_above(terminal)) {
   SinkSet set = make_sinks(options, run, terminal);
   for (SinkPlan& plan : set.sinks) add_feed(std::move(plan));
   server = std::move(set.server);
@@ -243,9 +242,9 @@ void Observer::print(std::string_view line) {
   state_->terminal->print(STDOUT_FILENO, line);
 }
 
-LogSink Observer::log_sink() {
-  return [terminal = state_->terminal](std::string_view line) { terminal->print(STDERR_FILENO, line); };
-}
+LogSink Observer::log_sink() { return log_sink_above(state_->terminal); }
+
+std::shared_ptr<Terminal> Observer::terminal() const { return state_->terminal; }
 
 void Observer::add_sink(std::unique_ptr<Sink> sink) {
   state_->add_feed({"a sink of the program's own", std::move(sink), state_->every});

@@ -59,6 +59,20 @@ std::string bytes_text(std::int64_t bytes) {
   return formatted("%.0f MB", number / 1e6);
 }
 
+std::string transfer_text(const std::string& title, std::uint64_t done, std::uint64_t total, double seconds) {
+  const auto text = [](std::uint64_t bytes) { return bytes_text(static_cast<std::int64_t>(bytes)); };
+  const auto rate = static_cast<std::uint64_t>(static_cast<double>(done) / std::max(seconds, 1e-3));
+  std::string amount = text(done);
+  if (total > 0) {
+    // One unit for both reads better: "312 of 838 MB".
+    const std::string whole = text(total);
+    const std::string unit = whole.substr(whole.find(' '));
+    if (amount.ends_with(unit)) amount.resize(amount.size() - unit.size());
+    amount += " of " + whole;
+  }
+  return title + ": " + amount + ", " + text(rate) + "/s";
+}
+
 std::string step_time_text(double seconds) {
   if (seconds >= 0.9995) return three_digits(seconds) + " s";
   return three_digits(seconds * 1e3) + " ms";

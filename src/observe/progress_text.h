@@ -20,6 +20,10 @@ std::string remaining_text(double seconds);
 /// "2.3456", "1.2e-05", "nan"
 std::string loss_text(double loss);
 
+/// "saving step 20: 312 of 838 MB, 1.10 GB/s", of a transfer that began so many seconds ago. Without a total: "saving
+/// step 20: 312 MB, 1.10 GB/s".
+std::string transfer_text(const std::string& title, std::uint64_t done, std::uint64_t total, double seconds);
+
 /// How fast it goes lately: steps of long ago count less and less.
 class Pace {
  public:

@@ -16,6 +16,7 @@ namespace tessera::observe {
 namespace {
 
 constexpr std::size_t kUsualWidth = 80;
+constexpr std::string_view kGap = "  ";
 
 /// Nobody may be there to read, and that is no reason to fail.
 void write_all(int descriptor, std::string_view text) {
@@ -59,7 +60,7 @@ std::shared_ptr<Terminal> Terminal::of_process(bool wanted) {
 Terminal::Terminal(Kind kind, Descriptor line, std::size_t launchers_width)
     : kind_(kind), line_(std::move(line)), launchers_width_(launchers_width) {}
 
-std::size_t Terminal::width() const {
+std::size_t Terminal::full_width() const {
   if (kind_ == Kind::kLaunchers) return launchers_width_;
   winsize size{};
   const bool known = ioctl(line_.get(), TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
@@ -67,9 +68,33 @@ std::size_t Terminal::width() const {
   return (known ? size.ws_col : kUsualWidth) - 1;
 }
 
-void Terminal::draw(const std::string& line) {
-  if (kind_ == Kind::kNone) return;
+std::size_t Terminal::room_beside_note() const {
+  const std::size_t taken = note_.empty() ? 0 : note_.size() + kGap.size();
+  return full_width() - std::min(full_width(), taken);
+}
+
+std::size_t Terminal::width() const {
   const std::lock_guard lock(mutex_);
+  return room_beside_note();
+}
+
+void Terminal::draw(const std::string& line) {
+  const std::lock_guard lock(mutex_);
+  drawn_ = line;
+  show();
+}
+
+void Terminal::note(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  note_ = text;
+  show();
+}
+
+void Terminal::show() {
+  if (kind_ == Kind::kNone) return;
+  std::string line = drawn_.substr(0, room_beside_note());
+  if (!line.empty() && !note_.empty()) line += kGap;
+  line = (line + note_).substr(0, full_width());
   if (line == shown_) return;
   shown_ = line;
   write_all(line_.get(), kind_ == Kind::kOwn ? "\r" + line + "\033[K" : line + "\n");
@@ -84,10 +109,13 @@ void Terminal::print(int descriptor, std::string_view line) {
 
 void Terminal::leave() {
   const std::lock_guard lock(mutex_);
+  note_.clear();
+  show();
   if (shown_.empty()) return;
   write_all(line_.get(), "\n");
   // The launcher's place is free again; the last state stays, as an ordinary line.
   if (kind_ == Kind::kLaunchers) write_all(STDERR_FILENO, shown_ + "\n");
+  drawn_.clear();
   shown_.clear();
 }
 

@@ -35,24 +35,31 @@ class Terminal {
   Terminal& operator=(const Terminal&) = delete;
 
   Kind kind() const { return kind_; }
-  /// What a line may be as long as, now: windows change.
+  /// What a line may be as long as, now: windows change, and a note takes room.
   std::size_t width() const;
 
-  /// Shows `line` in place of the one before. Requires: at most `width()` characters.
+  /// Shows `line` in place of the one before. What is longer than `width()` is cut.
   void draw(const std::string& line);
+  /// Shows something else that goes on behind the line, or alone when there is none. An empty one goes without a trace.
+  void note(const std::string& text);
   /// Writes a line of its own to `descriptor`, and shows the progress line again below it.
   void print(int descriptor, std::string_view line);
-  /// Leaves the line where it is; what follows begins a new one.
+  /// Leaves the line where it is, without the note; what follows begins a new one.
   void leave();
 
  private:
+  std::size_t full_width() const;
+  std::size_t room_beside_note() const;
+  void show();
   void erase() const;
 
   const Kind kind_;
   const Descriptor line_;
   const std::size_t launchers_width_;
-  std::mutex mutex_;
-  std::string shown_;
+  mutable std::mutex mutex_;
+  std::string drawn_;  // as draw() was given it
+  std::string note_;
+  std::string shown_;  // both of them, as on the screen
 };
 
 }  // namespace tessera::observe

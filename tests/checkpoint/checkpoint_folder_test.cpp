@@ -11,8 +11,10 @@
 
 #include <fstream>
 
+#include "observe/terminal.h"
 #include "support/error_message.h"
 #include "support/require.h"
+#include "support/screen.h"
 #include "support/temporary_folder.h"
 
 namespace tessera {
@@ -212,6 +214,23 @@ TEST(CheckpointFolder, HasNoneToLoadAtTheFirstStart) {
     CheckpointFolder checkpoints(folder.path() / "not" / "yet", world);
     require(!checkpoints.load_newest([](const SavedStep&) {}).has_value(), "a step from nowhere");
   });
+}
+
+TEST(CheckpointFolder, ShowsHowFarALoadIs) {
+  const TemporaryFolder folder;
+  testing::Screen screen(80);
+  const auto terminal = std::make_shared<observe::Terminal>(observe::Terminal::Kind::kOwn, screen.duplicate());
+  run_threads(2, [&](const World& world) {
+    CheckpointFolder checkpoints(folder.path(), world);
+    if (world.rank() == 0) checkpoints.show_on(terminal);
+    save_and_expect(world, checkpoints, 20);
+    checkpoints.load_newest([&](const SavedStep& saved) {
+      expect_loads(world, saved, 20);
+      if (world.rank() > 0) return;
+      require(screen.comes_to_show("loading step 20, rank 0 of 2: 0 of 0 MB, "), screen.lines().back());
+    });
+  });
+  EXPECT_EQ(screen.lines(), std::vector<std::string>{""});
 }
 
 TEST(CheckpointFolder, AFailingDiskDoesNotEndTraining) {

@@ -25,6 +25,13 @@ TEST(ProgressText, WritesNumbersForPeople) {
   EXPECT_EQ(loss_text(std::nan("")), "nan");
 }
 
+TEST(ProgressText, WritesHowFarATransferIs) {
+  EXPECT_EQ(transfer_text("saving step 20", 312'000'000, 838'000'000, 0.25),
+            "saving step 20: 312 of 838 MB, 1.25 GB/s");
+  EXPECT_EQ(transfer_text("loading", 312'000'000, 8'380'000'000, 2), "loading: 312 MB of 8.38 GB, 156 MB/s");
+  EXPECT_EQ(transfer_text("loading", 0, 0, 0), "loading: 0 MB, 0 MB/s");
+}
+
 TEST(ProgressText, WritesHowLongItStillTakes) {
   EXPECT_EQ(remaining_text(0.4), "0:00");
   EXPECT_EQ(remaining_text(42), "0:42");

@@ -53,6 +53,31 @@ TEST(Terminal, LeavesTheLineWhenItGoes) {
   EXPECT_EQ(screen.lines(), (Lines{"step 3", ""}));
 }
 
+TEST(Terminal, ShowsANoteBehindTheLine) {
+  Screen screen(40);
+  Terminal terminal(Terminal::Kind::kOwn, screen.duplicate());
+  terminal.note("saving");
+  EXPECT_EQ(screen.lines(), (Lines{"saving"}));
+  EXPECT_EQ(terminal.width(), 39U - 8U);
+  terminal.draw("step 3");
+  EXPECT_EQ(screen.lines(), (Lines{"step 3  saving"}));
+  terminal.note("saving more than a moment ago, much more");
+  EXPECT_EQ(screen.lines(), (Lines{"saving more than a moment ago, much mor"})) << "the room is the note's";
+  terminal.note("");
+  EXPECT_EQ(screen.lines(), (Lines{"step 3"}));
+}
+
+TEST(Terminal, LeavesTheLineWithoutItsNote) {
+  Screen screen(60);
+  Terminal terminal(Terminal::Kind::kOwn, screen.duplicate());
+  terminal.draw("step 3");
+  terminal.note("saving");
+  terminal.leave();
+  terminal.note("loading");
+  terminal.leave();
+  EXPECT_EQ(screen.lines(), (Lines{"step 3", ""}));
+}
+
 TEST(Terminal, LosesNothingThatOthersPrint) {
   Screen screen(60);
   Terminal terminal(Terminal::Kind::kOwn, screen.duplicate());

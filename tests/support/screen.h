@@ -8,9 +8,11 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -63,6 +65,15 @@ class Screen {
     return bytes_;
   }
   std::vector<std::string> lines() { return seen(bytes()); }
+  /// Whether the last line begins so. Blocks: until it does, at most for ten seconds.
+  bool comes_to_show(const std::string& start) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (!lines().back().starts_with(start)) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return true;
+  }
 
  private:
   Descriptor controller_;

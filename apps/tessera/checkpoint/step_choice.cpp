@@ -30,6 +30,13 @@ std::vector<std::filesystem::path> chosen_steps(const std::filesystem::path& pat
   return steps;
 }
 
+std::filesystem::path chosen_step(const std::filesystem::path& path) {
+  const auto steps = chosen_steps(path);
+  if (steps.size() == 1) return steps[0];
+  throw ConfigError(path.string() + " holds " + std::to_string(steps.size()) + " steps; name one of them, as " +
+                    steps.back().string());
+}
+
 std::string step_title(const std::filesystem::path& folder) {
   const auto step = step_of_folder(name_of(folder));
   return step ? "step " + std::to_string(*step) : name_of(folder);

@@ -10,6 +10,9 @@ namespace tessera::app {
 /// Throws ConfigError when it is no step and holds none.
 std::vector<std::filesystem::path> chosen_steps(const std::filesystem::path& path);
 
+/// The one step that a path means. Throws ConfigError when it holds several, or none.
+std::filesystem::path chosen_step(const std::filesystem::path& path);
+
 /// "step 20" of a folder "step-00000020", else the name of the folder.
 std::string step_title(const std::filesystem::path& folder);
 

@@ -1,11 +1,9 @@
 // tessera checkpoint verify: reads every byte of the steps, and names what is damaged.
 #include <tessera/checkpoint/saved_step.h>
 #include <tessera/core/error.h>
-
-#include <unistd.h>
+#include <tessera/observe/transfer_line.h>
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -18,35 +16,6 @@
 namespace tessera::app {
 namespace {
 
-/// A line on standard error that is drawn again and again, when that is a terminal.
-class ProgressLine {
- public:
-  ProgressLine(std::string title, std::uint64_t total) : title_(std::move(title)), total_(total) {}
-  ~ProgressLine() {
-    if (drawn_) std::fputs("\r\033[K", stderr);
-  }
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
-
-  void show(std::uint64_t done) {
-    constexpr auto kPause = std::chrono::milliseconds(100);
-    const auto now = std::chrono::steady_clock::now();
-    if (!terminal_ || now < next_) return;
-    next_ = now + kPause;
-    drawn_ = true;
-    const double share = total_ == 0 ? 1 : static_cast<double>(done) / static_cast<double>(total_);
-    std::fprintf(stderr, "\r%s: %3.0f%% of %s\033[K", title_.c_str(), 100 * share, size_text(total_).c_str());
-    std::fflush(stderr);
-  }
-
- private:
-  std::string title_;
-  std::uint64_t total_;
-  bool terminal_ = isatty(STDERR_FILENO) == 1;
-  bool drawn_ = false;
-  std::chrono::steady_clock::time_point next_ = std::chrono::steady_clock::now();
-};
-
 /// Whether a step is intact; prints what was found.
 bool verify_step(const std::filesystem::path& folder) {
   const std::string title = step_title(folder);
@@ -55,8 +24,10 @@ bool verify_step(const std::filesystem::path& folder) {
   try {
     const SavedStep step(folder);
     size = size_text(step.num_bytes()) + " in " + counted(step.manifest().files.size(), "file");
-    ProgressLine line(title, step.num_bytes());
-    faults = step.verify([&](std::uint64_t done) { line.show(done); });
+    const auto count = std::make_shared<ByteCount>();
+    count->total = step.num_bytes();
+    const observe::TransferLine line(observe::process_terminal(true), "verifying " + title, count);
+    faults = step.verify([&](std::uint64_t done) { count->done = done; });
   } catch (const StorageError& error) {
     faults.emplace_back(error.what());
   }

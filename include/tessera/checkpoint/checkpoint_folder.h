@@ -4,6 +4,7 @@
 #include <tessera/checkpoint/held_slice.h>
 #include <tessera/checkpoint/saved_step.h>
 #include <tessera/mesh/ranks.h>
+#include <tessera/observe/transfer_line.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -42,6 +43,10 @@ class CheckpointFolder {
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
   const std::filesystem::path& folder() const;
+
+  /// Shows how far saves and loads are there, beside the progress line of training, rather than on a line of their own:
+  /// `show_on(observer->terminal())`. Blocks: until no save is under way on this rank.
+  void show_on(std::shared_ptr<observe::Terminal> terminal);
 
   /// Collective. Blocks: until the step is on the disk; asynchronous, until this rank's bytes are copied, and before
   /// that for the last but one save, if it is still under way. Throws ConfigError when the ranks' slices do not make

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tessera/checkpoint/safetensors_bytes.h>
 #include <tessera/checkpoint/safetensors_layout.h>
 #include <tessera/checkpoint/tensor_slice.h>
 
@@ -15,35 +16,19 @@
 
 namespace tessera {
 
-class MappedFile;
-
 /// Throws ConfigError for a type that safetensors has not.
 StoredDtype to_stored_dtype(at::ScalarType type);
 at::ScalarType to_scalar_type(StoredDtype dtype);
 
-/// A safetensors file, open for reading. Opening reads the header and checks all of it; a tensor's bytes are read from
-/// the disk when they are asked for, and no others. A handle: cheap to copy.
-/// Requires: nobody writes into the file or shortens it meanwhile. Ours are replaced, never changed.
-/// Thread-safety: all members may be called from any thread.
-class SafetensorsFile {
+/// A safetensors file whose tensors are read as LibTorch's.
+class SafetensorsFile : public SafetensorsBytes {
  public:
-  /// Throws StorageError, saying what was expected and what was found, for a file that is not as the format asks.
-  explicit SafetensorsFile(const std::filesystem::path& path);
-
-  const std::filesystem::path& path() const { return path_; }
-  const SafetensorsLayout& layout() const { return *layout_; }
+  using SafetensorsBytes::SafetensorsBytes;
 
   /// A tensor of its own memory, on the CPU. Throws ConfigError when there is none of that name.
   at::Tensor read(const std::string& name) const;
   /// A part of it. Throws ConfigError when the slice is not inside.
   at::Tensor read_slice(const std::string& name, const TensorSlice& slice) const;
-  /// The bytes as they lie in the file, little-endian. They live as long as a copy of this object.
-  std::span<const std::byte> bytes(const std::string& name) const;
-
- private:
-  std::filesystem::path path_;
-  std::shared_ptr<const MappedFile> file_;
-  std::shared_ptr<const SafetensorsLayout> layout_;
 };
 
 /// Writes a safetensors file in pieces, in any order; the file appears complete or not at all (see AtomicFile).

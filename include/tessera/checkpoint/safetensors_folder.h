@@ -4,37 +4,18 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <string>
-#include <vector>
 
 namespace tessera {
 
-/// The tensors of a model that was saved as Hugging Face does: one safetensors file, or several with an index.
-/// Thread-safety: all members may be called from any thread.
-class SafetensorsFolder {
+/// A folder of Hugging Face's kind, or a single file, whose tensors are read as LibTorch's.
+class SafetensorsFolder : public SafetensorsFolderBytes {
  public:
-  /// `path` is a safetensors file, an index (`*.json`), or a folder with either. Opens and checks all files.
-  /// Throws StorageError when index and files do not agree, ConfigError when a folder holds neither or both forms.
-  explicit SafetensorsFolder(const std::filesystem::path& path);
+  using SafetensorsFolderBytes::SafetensorsFolderBytes;
 
-  const std::filesystem::path& path() const { return path_; }
-  /// Sorted.
-  std::vector<std::string> names() const;
-  bool contains(const std::string& name) const { return place_of_.contains(name); }
   /// These throw ConfigError when there is none of that name.
-  const StoredTensor& at(const std::string& name) const;
   at::Tensor read(const std::string& name) const;
   at::Tensor read_slice(const std::string& name, const TensorSlice& slice) const;
-
- private:
-  const SafetensorsFile& file_with(const std::string& name) const;
-  void open_indexed(const std::filesystem::path& index);
-  void open_single(const std::filesystem::path& file);
-
-  std::filesystem::path path_;
-  std::vector<SafetensorsFile> files_;
-  std::map<std::string, std::size_t> place_of_;  // in files_
 };
 
 /// Writes the tensors into a folder, made when missing, so that SafetensorsFolder and Hugging Face's libraries read

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tessera/checkpoint/manifest.h>
+#include <tessera/core/byte_count.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -33,6 +35,13 @@ class SavedStep {
   /// place that is not there. Then `into` holds anything.
   void read(std::string_view group, std::string_view name, const SlicePlace& place, std::span<std::byte> into) const;
 
+  /// From now on what is read through this handle and its copies is counted there.
+  void count_reads(std::shared_ptr<ByteCount> count) { count_ = std::move(count); }
+  /// Tells the count, if there is one, that so many bytes will be read.
+  void announce_reads(std::uint64_t num_bytes) const {
+    if (count_) count_->total += num_bytes;
+  }
+
   /// The bytes that verify() reads.
   std::uint64_t num_bytes() const;
   /// Reads everything. Every fault found, each named; none: intact. `progress` gets how many bytes were read so far.
@@ -42,6 +51,7 @@ class SavedStep {
  private:
   struct State;
   std::shared_ptr<const State> state_;
+  std::shared_ptr<ByteCount> count_;
 };
 
 /// The newest step that opens and, when `thorough`, verifies. `skipped` gets a line for each newer one that does not,

@@ -5,6 +5,7 @@
 #include <tessera/observe/sink.h>
 #include <tessera/observe/step_record.h>
 #include <tessera/observe/tracer.h>
+#include <tessera/observe/transfer_line.h>
 
 #include <cstdint>
 #include <memory>
@@ -49,6 +50,9 @@ class Observer {
   void print(std::string_view line);
   /// The same for what a Logger writes, to standard error; for as long as the logger lives.
   LogSink log_sink();
+
+  /// Where the progress line is, for others that have something to show beside it: CheckpointFolder::show_on().
+  std::shared_ptr<Terminal> terminal() const;
 
   /// Another destination, on this rank, for the records from now on.
   void add_sink(std::unique_ptr<Sink> sink);

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <tessera/checkpoint/interchange.h>
+
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace tessera::app {
+
+/// What export and import take alike.
+struct InterchangeArguments {
+  std::string source;
+  std::string target;
+  std::vector<std::string> renames;
+  InterchangeOptions options;
+
+  /// Throws ConfigError for a rename that is none.
+  InterchangeOptions parsed() const;
+};
+
+/// `--rename` and `--max-file-bytes`; `arguments` outlives the command.
+void add_interchange_options(CLI::App& command, InterchangeArguments& arguments);
+
+/// "148 tensors, 498 MB, in model.safetensors"
+std::string report_text(const InterchangeReport& report);
+
+}  // namespace tessera::app
