@@ -1,5 +1,5 @@
-// What kernels_avx2.cpp and kernels_avx512.cpp have in common: each includes it once, behind a `Vector` of its own. Only
-// headers without functions of their own may be included here: the linker might take theirs for all processors.
+// What kernels_avx2.cpp and kernels_avx512.cpp have in common: each includes it once, behind a `Vector` of its own.
+// Only headers without functions of their own may be included here: the linker might take theirs for all processors.
 #pragma once
 
 #define XXH_INLINE_ALL
@@ -19,8 +19,8 @@ void add_to_checksum(void* state, const void* data, std::size_t num_bytes) {
 }
 
 /// Note [Copies past the caches]
-/// A copy of hundreds of megabytes replaces all that the caches hold, and an ordinary store first reads the line that it
-/// then overwrites. These stores do neither. Four pages are copied side by side, because a processor fetches ahead
+/// A copy of hundreds of megabytes replaces all that the caches hold, and an ordinary store first reads the line that
+/// it then overwrites. These stores do neither. Four pages are copied side by side, because a processor fetches ahead
 /// within a page: that keeps four of its streams busy instead of one.
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kNumPages = 4;

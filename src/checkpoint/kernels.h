@@ -6,9 +6,9 @@
 namespace tessera::checkpoints {
 
 /// Note [One result, several instruction sets]
-/// A package must run everywhere, and what touches every byte of a checkpoint should use the widest registers that there
-/// are. So it is compiled once for each set of instructions worth having, and the processor is asked once which is the
-/// best that it has. All give the same bytes and numbers.
+/// A package must run everywhere, and what touches every byte of a checkpoint should use the widest registers that
+/// there are. So it is compiled once for each set of instructions worth having, and the processor is asked once which
+/// is the best that it has. All give the same bytes and numbers.
 struct Kernels {
   /// XXH3 of 64 bits, seed 0.
   std::uint64_t (*checksum)(const void* data, std::size_t num_bytes);

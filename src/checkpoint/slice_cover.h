@@ -22,9 +22,9 @@ struct CoverFault {
   std::string text() const;
 };
 
-/// Nothing if places hold each element of a tensor exactly once. Fast for stretches and for boxes of one view, however large; places of different views may not have
-/// more than some million runs. What cannot be told in bounded time is a fault too.
-/// Requires: every place lies in its view, which has `num_elements`.
+/// Nothing if places hold each element of a tensor exactly once. Fast for stretches and for boxes of one view, however
+/// large; places of different views may not have more than some million runs. What cannot be told in bounded time is a
+/// fault too. Requires: every place lies in its view, which has `num_elements`.
 std::optional<CoverFault> cover_fault(std::int64_t num_elements, const std::vector<const SlicePlace*>& places);
 
 }  // namespace tessera::checkpoints

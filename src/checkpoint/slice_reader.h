@@ -44,8 +44,8 @@ class ReadBuffers {
 /// Note [Blocks, runs and pieces]
 /// In the file the elements of a slice lie as runs. Laid side by side, they are the slice in its own order, which is
 /// what blocks are cut from and checksums are taken of. What is wanted of the tensor are runs too, and where both
-/// overlap is a piece: so many bytes of the slice that go to one stretch of the destination. Whole blocks of a piece are
-/// brought to their destination and checked on the way; of any other the block goes through a buffer.
+/// overlap is a piece: so many bytes of the slice that go to one stretch of the destination. Whole blocks of a piece
+/// are brought to their destination and checked on the way; of any other the block goes through a buffer.
 class SliceReader {
  public:
   /// All outlive this. `start` is where the tensor's bytes begin in the file.
@@ -74,7 +74,8 @@ class SliceReader {
   /// Brings a block to `target`. False when its checksum is another. `useful` bytes are wanted from its begin on.
   bool load(std::uint64_t block, std::span<std::byte> target, std::uint64_t useful);
   bool is_intact(std::uint64_t block);
-  /// A block without a copy of it, with more of what is useful if that is one stretch. Empty where only gather() will do.
+  /// A block without a copy of it, with more of what is useful if that is one stretch. Empty where only gather() will
+  /// do.
   std::span<const std::byte> viewed(std::uint64_t block, std::uint64_t useful);
   void gather(std::uint64_t in_slice, std::span<std::byte> target);
   std::span<const std::byte> window(std::uint64_t offset, std::uint64_t num_bytes, std::uint64_t num_useful);

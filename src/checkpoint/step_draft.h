@@ -75,8 +75,8 @@ class StepDraft {
 /// Removes a step. It loses its name first, so that there is never a step with a part of its files.
 void remove_step(FileSystem& files, const std::filesystem::path& root, std::int64_t step);
 
-/// Gives a step its name whose exchange for a former one was cut in two, where the file system needs two renames for it:
-/// the former one has lost its name, and this one is whole. Requires: nobody saves into `root`.
+/// Gives a step its name whose exchange for a former one was cut in two, where the file system needs two renames for
+/// it: the former one has lost its name, and this one is whole. Requires: nobody saves into `root`.
 void finish_exchanges(FileSystem& files, const std::filesystem::path& root);
 
 /// Removes what saves and removals left that did not come to their end. Requires: nobody saves into `root`.
