@@ -85,16 +85,9 @@ void publish(FileSystem& files, const fs::path& folder, int rank, std::string_vi
 
 void publish_failure(FileSystem& files, const fs::path& folder, int rank, std::string_view why) {
   const std::string name = name_of(kFailedPrefix, rank);
-  try {
-    return publish_as(files, folder, name, why);
-  } catch (const StorageError&) {
-    // Most likely for the reason that it was to tell.
-  }
-  try {
-    files.create(folder / name, 0);  // a full disk has room for a name
-  } catch (const StorageError&) {
-    // Then rank 0 learns of it when its patience ends, or because it cannot write either.
-  }
+  if (try_on_disk([&] { publish_as(files, folder, name, why); })) return;
+  // A full disk has room for a name. Without it rank 0 learns of it because it cannot write either, or is out of patience.
+  try_on_disk([&] { files.create(folder / name, 0); });
 }
 
 std::vector<std::string> await_all(FileSystem& files, const fs::path& folder, int num_ranks,

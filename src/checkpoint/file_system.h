@@ -1,5 +1,7 @@
 #pragma once
 
+#include <tessera/core/error.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -78,5 +80,16 @@ class FileSystem {
 
 /// A new file with this text, brought to the disk; its name is not, yet.
 void write_new_file(FileSystem& files, const std::filesystem::path& path, std::string_view text);
+
+/// Whether the disk did what `action` asks for: of what may as well be left undone.
+template <typename Action>
+bool try_on_disk(const Action& action) {
+  try {
+    action();
+    return true;
+  } catch (const StorageError&) {
+    return false;
+  }
+}
 
 }  // namespace tessera::checkpoints

@@ -38,11 +38,7 @@ struct StepDraft::State {
   /// Before anybody has joined: a disk that is full should not stay so for what will be no step.
   void give_up() {
     written.clear();
-    try {
-      files.remove_folder(folder);
-    } catch (const StorageError&) {
-      // What is left is a leftover like any other.
-    }
+    try_on_disk([this] { files.remove_folder(folder); });  // what is left then is a leftover like any other
   }
 
   FileSystem& files;

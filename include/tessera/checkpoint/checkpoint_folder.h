@@ -58,6 +58,7 @@ class CheckpointFolder {
 
   /// Calls `restore` with the newest step; when that is damaged on any rank, with the newest before it, and says so.
   /// The step's number, or nothing when there is none at all. Collective: every rank takes the same step.
+  /// A step that a crash left without its name while it was exchanged for another gets it first.
   /// Throws StorageError when there are steps and none is intact, and whatever else `restore` throws on any rank.
   std::optional<std::int64_t> load_newest(const std::function<void(const SavedStep&)>& restore);
 

@@ -20,7 +20,9 @@ struct Trouble {
   const char* logged;
 };
 
-void PrintTo(const Trouble& trouble, std::ostream* out) { *out << trouble.name << " " << trouble.mode; }
+std::ostream& operator<<(std::ostream& out, const Trouble& trouble) {
+  return out << trouble.name << " " << trouble.mode;
+}
 
 class DiskTrouble : public ::testing::TestWithParam<Trouble> {};
 

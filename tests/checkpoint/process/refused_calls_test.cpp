@@ -25,7 +25,7 @@ struct Refusal {
   const char* logged;  // empty: nothing
 };
 
-void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.call; }
+std::ostream& operator<<(std::ostream& out, const Refusal& refusal) { return out << refusal.call; }
 
 class RefusedCall : public ::testing::TestWithParam<Refusal> {};
 

@@ -69,7 +69,7 @@ std::string text_at(int process, std::uint64_t address) {
 }
 
 std::string path_at(int process, const seccomp_data& call, int folder, int path) {
-  const std::string text = text_at(process, call.args[path]);
+  std::string text = text_at(process, call.args[path]);
   if (text.starts_with('/') || folder < 0 || static_cast<int>(call.args[folder]) == AT_FDCWD) return text;
   return path_of_descriptor(process, call.args[folder]) + "/" + text;
 }
