@@ -89,49 +89,101 @@ double validate(Gpt2& model, const tessera::TokenDataset& data, const tessera::W
   return sums[0].item<double>() / sums[1].item<double>();
 }
 
-void train(Gpt2& model, const tessera::World& world, const TrainGptOptions& options) {
-  const auto data = open_tokens(options.data(), options);
-  std::optional<tessera::TokenDataset> validation;
-  if (!options.validation().empty()) validation = open_tokens(options.validation(), options);
-  tessera::Sampler sampler(data.size(), world.rank(), world.size(),
-                           tessera::SamplerOptions().seed(options.seed()).global_batch(options.global_batch()));
-  tessera::Loader loader(sampler, [data](const tessera::SampleBatch& part) { return data.batch(part.samples); });
+class Training {
+ public:
+  Training(Gpt2& model, const tessera::World& world, const TrainGptOptions& options);
+  /// From the step that the checkpoints hold, if they hold one, to the last.
+  void run();
 
-  const auto ddp = tessera::distribute(model, world, options.ddp());
-  tessera::optim::AdamW optimizer(parameter_groups(model, options));
-  tessera::LrSchedule schedule(optimizer, options.schedule());
-  const auto observer = tessera::make_observer(
-      world, options.observe(), {.total_steps = options.steps(), .config = tessera::print_config(options)});
-
-  for (std::int64_t step = 1; step <= options.steps(); ++step) {
-    auto batch = loader.next();
-    if (!batch) batch = loader.next();  // the first of the next epoch
-    const auto start = std::chrono::steady_clock::now();
-    optimizer.zero_grad();
-    const double loss = backward(model, ddp, *batch, world, options);
-    const double norm = tessera::clip_grad_norm(model->parameters(), options.clip());
-    const double rate = schedule.factor() * options.learning_rate();
-    optimizer.step();
-    schedule.advance();
-    tessera::observe::StepRecord record{.step = step, .loss = loss, .learning_rate = rate, .gradient_norm = norm};
-    record.tokens = options.global_batch() * options.sequence_length();
-    record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    const bool validates = validation && (step % options.validate_every() == 0 || step == options.steps());
-    if (validates) record.scalars.emplace_back("validation/loss", validate(model, *validation, world, options));
-    observer->record(record);
-    if (validates && world.rank() == 0) {
-      observer->print("step " + std::to_string(step) + ": validation loss " +
-                      std::to_string(record.scalars.front().second) + " nats a byte");
-    }
+ private:
+  std::int64_t resume();
+  tessera::observe::StepRecord step(std::int64_t number);
+  bool is_due(std::int64_t number, std::int64_t every) const {
+    return number % every == 0 || number == options_.steps();
   }
-  observer->close();
+
+  const TrainGptOptions& options_;
+  const tessera::World& world_;
+  Gpt2& model_;
+  tessera::TokenDataset data_;
+  std::optional<tessera::TokenDataset> validation_;
+  tessera::Loader<tessera::TokenBatch> loader_;
+  tessera::DistributedModel ddp_;
+  tessera::optim::AdamW optimizer_;
+  tessera::LrSchedule schedule_;
+  tessera::TrainingState state_;
+  std::unique_ptr<tessera::observe::Observer> observer_;
+  std::optional<tessera::CheckpointFolder> checkpoints_;
+};
+
+Training::Training(Gpt2& model, const tessera::World& world, const TrainGptOptions& options)
+    : options_(options),
+      world_(world),
+      model_(model),
+      data_(open_tokens(options.data(), options)),
+      loader_(tessera::Sampler(data_.size(), world.rank(), world.size(),
+                               tessera::SamplerOptions().seed(options.seed()).global_batch(options.global_batch())),
+              [data = data_](const tessera::SampleBatch& part) { return data.batch(part.samples); }),
+      ddp_(tessera::distribute(model, world, options.ddp())),
+      optimizer_(parameter_groups(model, options)),
+      schedule_(optimizer_, options.schedule()),
+      state_(world),
+      observer_(tessera::make_observer(world, options.observe(),
+                                       {.total_steps = options.steps(), .config = tessera::print_config(options)})) {
+  if (!options.validation().empty()) validation_ = open_tokens(options.validation(), options);
+  state_.model(ddp_).optimizer(optimizer_).schedule(schedule_).sampler(loader_);
+}
+
+/// How many steps are done: none at the first start.
+std::int64_t Training::resume() {
+  if (options_.checkpoints().empty()) return 0;
+  checkpoints_.emplace(options_.checkpoints(), world_, options_.checkpoint());
+  checkpoints_->show_on(observer_->terminal());
+  const auto found = checkpoints_->load_newest([this](const tessera::SavedStep& step) { state_.restore(step); });
+  if (found && world_.rank() == 0) observer_->print("goes on after step " + std::to_string(*found));
+  return found.value_or(0);
+}
+
+tessera::observe::StepRecord Training::step(std::int64_t number) {
+  auto batch = loader_.next();
+  if (!batch) batch = loader_.next();  // the first of the next epoch
+  const auto start = std::chrono::steady_clock::now();
+  optimizer_.zero_grad();
+  tessera::observe::StepRecord record{.step = number};
+  record.loss = backward(model_, ddp_, *batch, world_, options_);
+  record.gradient_norm = tessera::clip_grad_norm(model_->parameters(), options_.clip());
+  record.learning_rate = schedule_.factor() * options_.learning_rate();
+  optimizer_.step();
+  schedule_.advance();
+  record.tokens = options_.global_batch() * options_.sequence_length();
+  record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return record;
+}
+
+void Training::run() {
+  for (std::int64_t number = resume() + 1; number <= options_.steps(); ++number) {
+    auto record = step(number);
+    const bool validates = validation_ && is_due(number, options_.validate_every());
+    if (validates) record.scalars.emplace_back("validation/loss", validate(model_, *validation_, world_, options_));
+    observer_->record(record);
+    if (validates && world_.rank() == 0) {
+      observer_->print("step " + std::to_string(number) + ": validation loss " +
+                       std::to_string(record.scalars.front().second) + " nats a byte");
+    }
+    if (checkpoints_ && is_due(number, options_.save_every())) checkpoints_->save(number, state_.capture());
+  }
+  if (checkpoints_) {
+    const auto report = checkpoints_->wait();
+    if (!report.error.empty()) throw tessera::StorageError("the last step is not saved: " + report.error);
+  }
+  observer_->close();
 }
 
 void run(const TrainGptOptions& options) {
   const auto world = tessera::init();
   torch::manual_seed(options.seed());
   Gpt2 model(options.model());
-  train(model, world, options);
+  Training(model, world, options).run();
   if (world.rank() != 0) return;
   if (!options.out().empty()) tessera::models::save_gpt2(model, options.out());
   const auto text = generate(model, tessera::models::bytes_to_tokens(options.prompt()), options.sample());

@@ -14,6 +14,9 @@ const FieldList<TrainGptOptions>& TrainGptOptions::fields() {
           .add("data", &TrainGptOptions::data_, "Tokens to train on, as `tessera data pack` writes them.")
           .add("validation", &TrainGptOptions::validation_, "Tokens to validate with.")
           .add("out", &TrainGptOptions::out_, "A folder for the trained model. Empty: none.")
+          .add("checkpoints", &TrainGptOptions::checkpoints_,
+               "A folder for checkpoints, from which the same command goes on. Empty: none.")
+          .add("save_every", &TrainGptOptions::save_every_, "Steps between checkpoints.")
           .add("steps", &TrainGptOptions::steps_, "Updates of the weights.")
           .add("global_batch", &TrainGptOptions::global_batch_, "Samples of a step over all ranks.")
           .add("micro_batch", &TrainGptOptions::micro_batch_, "Samples of one forward on one rank.")
@@ -29,6 +32,7 @@ const FieldList<TrainGptOptions>& TrainGptOptions::fields() {
           .section("model", &TrainGptOptions::model_, tessera::models::Gpt2Config::fields())
           .section("schedule", &TrainGptOptions::schedule_, tessera::ScheduleOptions::fields())
           .section("ddp", &TrainGptOptions::ddp_, tessera::DdpOptions::fields())
+          .section("checkpoint", &TrainGptOptions::checkpoint_, tessera::CheckpointOptions::fields())
           .section("observe", &TrainGptOptions::observe_, tessera::ObserveOptions::fields())
           .section("sample", &TrainGptOptions::sample_, tessera::models::GenerateOptions::fields());
   return list;
@@ -60,6 +64,9 @@ TrainGptOptions TrainGptOptions::from_command_line(int argc, char** argv) {
   }
   if (file.empty()) throw tessera::ConfigError("usage: train_gpt FILE.toml [--key=value]... [--print-config]");
   if (options.data().empty()) throw tessera::ConfigError(file + " does not say `data`: what to train on");
+  if (options.validate_every() < 1 || options.save_every() < 1) {
+    throw tessera::ConfigError("validate_every and save_every are numbers of steps, expected 1 or more");
+  }
   if (options.schedule().total_steps() == 0) options.schedule_.total_steps(options.steps());
   return options;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tessera/checkpoint/checkpoint_options.h>
 #include <tessera/data_parallel/ddp_options.h>
 #include <tessera/observe/observe_options.h>
 #include <tessera/optim/schedule.h>
@@ -19,6 +20,10 @@ struct TrainGptOptions {
   TORCH_ARG(std::string, validation) = "";
   /// Where the trained model goes, as Hugging Face's tools read it. Empty: nowhere.
   TORCH_ARG(std::string, out) = "";
+  /// Where the run keeps its checkpoints, from which the same command goes on. Empty: it keeps none.
+  TORCH_ARG(std::string, checkpoints) = "";
+  /// Steps between them.
+  TORCH_ARG(std::int64_t, save_every) = 100;
   TORCH_ARG(std::int64_t, steps) = 600;
   /// Samples of a step over all ranks, and of one forward on one rank.
   TORCH_ARG(std::int64_t, global_batch) = 32;
@@ -40,6 +45,7 @@ struct TrainGptOptions {
       tessera::models::Gpt2Config().vocab_size(256).context(128).width(192).num_layers(4).num_heads(6).dropout(0.0);
   TORCH_ARG(tessera::ScheduleOptions, schedule);
   TORCH_ARG(tessera::DdpOptions, ddp);
+  TORCH_ARG(tessera::CheckpointOptions, checkpoint) = tessera::CheckpointOptions().keep_last(2).asynchronous(true);
   TORCH_ARG(tessera::ObserveOptions, observe);
   TORCH_ARG(tessera::models::GenerateOptions, sample);
 

@@ -23,8 +23,8 @@ std::optional<at::Tensor> mask_for(std::int64_t num_new, std::int64_t num_all, c
 
 Gpt2AttentionImpl::Gpt2AttentionImpl(const Gpt2Config& config)
     : config_(config),
-      c_attn_(register_module("c_attn", Linear(config.width(), 3 * config.width()))),
-      c_proj_(register_module("c_proj", Linear(config.width(), config.width()))) {}
+      c_attn_(register_module("c_attn", TransposedLinear(config.width(), 3 * config.width()))),
+      c_proj_(register_module("c_proj", TransposedLinear(config.width(), config.width()))) {}
 
 at::Tensor Gpt2AttentionImpl::forward(const at::Tensor& x, KvCache* cache, std::int64_t layer) {
   const auto parts = c_attn_(x).split(config_.width(), 2);
@@ -46,8 +46,8 @@ at::Tensor Gpt2AttentionImpl::forward(const at::Tensor& x, KvCache* cache, std::
 
 Gpt2MlpImpl::Gpt2MlpImpl(const Gpt2Config& config)
     : dropout_(config.residual_dropout()),
-      c_fc_(register_module("c_fc", Linear(config.width(), config.inner_width()))),
-      c_proj_(register_module("c_proj", Linear(config.inner_width(), config.width()))) {}
+      c_fc_(register_module("c_fc", TransposedLinear(config.width(), config.inner_width()))),
+      c_proj_(register_module("c_proj", TransposedLinear(config.inner_width(), config.width()))) {}
 
 at::Tensor Gpt2MlpImpl::forward(const at::Tensor& x) {
   return at::dropout(c_proj_(at::gelu(c_fc_(x), "tanh")), dropout_, is_training());

@@ -4,7 +4,7 @@
 
 #include "gpt2/config.h"
 #include "layers/kv_cache.h"
-#include "layers/linear.h"
+#include "layers/transposed_linear.h"
 
 namespace tessera::models {
 
@@ -17,8 +17,8 @@ class Gpt2AttentionImpl : public torch::nn::Module {
 
  private:
   Gpt2Config config_;
-  Linear c_attn_{nullptr};
-  Linear c_proj_{nullptr};
+  TransposedLinear c_attn_{nullptr};
+  TransposedLinear c_proj_{nullptr};
 };
 TORCH_MODULE(Gpt2Attention);
 
@@ -29,8 +29,8 @@ class Gpt2MlpImpl : public torch::nn::Module {
 
  private:
   double dropout_;
-  Linear c_fc_{nullptr};
-  Linear c_proj_{nullptr};
+  TransposedLinear c_fc_{nullptr};
+  TransposedLinear c_proj_{nullptr};
 };
 TORCH_MODULE(Gpt2Mlp);
 

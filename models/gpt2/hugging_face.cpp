@@ -9,7 +9,6 @@
 #include <fstream>
 #include <set>
 #include <sstream>
-#include <utility>
 
 namespace tessera::models {
 namespace {
@@ -17,10 +16,6 @@ namespace {
 constexpr std::string_view kPrefix = "transformer.";
 constexpr std::string_view kHead = "lm_head.weight";
 constexpr std::string_view kTokenEmbedding = "wte.weight";
-
-bool is_transposed(const std::string& name) {
-  return name.ends_with("c_attn.weight") || name.ends_with("c_proj.weight") || name.ends_with("c_fc.weight");
-}
 
 bool is_mask(const std::string& name) { return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"); }
 
@@ -48,17 +43,15 @@ class Faults {
   std::string text_;
 };
 
-void check_weight(const StoredTensor& stored, const std::string& name, const at::Tensor& parameter, Faults& faults) {
+void check_weight(const StoredTensor& stored, const at::Tensor& parameter, Faults& faults) {
   const bool floating = stored.dtype == StoredDtype::kF64 || stored.dtype == StoredDtype::kF32 ||
                         stored.dtype == StoredDtype::kF16 || stored.dtype == StoredDtype::kBF16;
   if (!floating) {
     faults.add(stored.name + " is of " + std::string(dtype_name(stored.dtype)) + ", expected F64, F32, F16 or BF16");
   }
-  std::vector<std::int64_t> expected = parameter.sizes().vec();
-  if (is_transposed(name)) std::swap(expected[0], expected[1]);
-  if (stored.shape != expected) {
-    faults.add(stored.name + " has the shape " + shape_text(stored.shape) + ", expected " + shape_text(expected));
-  }
+  if (parameter.sizes() == stored.shape) return;
+  faults.add(stored.name + " has the shape " + shape_text(stored.shape) + ", expected " +
+             shape_text(parameter.sizes()));
 }
 
 void check_head(const SafetensorsFolder& weights, const std::string& embedding, Faults& faults) {
@@ -91,7 +84,7 @@ void load_hugging_face(Gpt2& model, const SafetensorsFolder& weights) {
     const std::string stored_name = prefix + item.key();
     unused.erase(stored_name);
     if (weights.contains(stored_name)) {
-      check_weight(weights.at(stored_name), item.key(), item.value(), faults);
+      check_weight(weights.at(stored_name), item.value(), faults);
     } else {
       faults.add(stored_name + " is missing");
     }
@@ -101,18 +94,13 @@ void load_hugging_face(Gpt2& model, const SafetensorsFolder& weights) {
   faults.throw_if_any(weights.path().string());
 
   const at::NoGradGuard no_grad;
-  for (auto& item : model->named_parameters()) {
-    const at::Tensor stored = weights.read(prefix + item.key());
-    item.value().copy_(is_transposed(item.key()) ? stored.t() : stored);
-  }
+  for (auto& item : model->named_parameters()) item.value().copy_(weights.read(prefix + item.key()));
 }
 
 TensorsByName to_hugging_face(const Gpt2& model) {
   TensorsByName tensors;
   for (const auto& item : model->named_parameters()) {
-    const at::Tensor weight = item.value().detach();
-    tensors.emplace(std::string(kPrefix) + item.key(),
-                    (is_transposed(item.key()) ? weight.t() : weight).clone(at::MemoryFormat::Contiguous));
+    tensors.emplace(std::string(kPrefix) + item.key(), item.value().detach().clone(at::MemoryFormat::Contiguous));
   }
   return tensors;
 }

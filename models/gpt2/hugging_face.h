@@ -10,10 +10,10 @@
 namespace tessera::models {
 
 // Note [Hugging Face's GPT-2]
-// Files of `transformers` name the parameters as Gpt2 does, those of GPT2LMHeadModel with "transformer." before the
-// name. The weights of c_attn, c_proj and c_fc are kept the other way round there, [in, out]: they are transposed on
-// the way in and out. Old files carry the causal mask of each layer (`h.0.attn.bias`, `h.0.attn.masked_bias`), which
-// says nothing about the model and is passed over; an `lm_head.weight` must equal the token embedding.
+// Files of `transformers` have the parameters with the names and shapes of Gpt2, those of GPT2LMHeadModel with
+// "transformer." before the name. Old files carry the causal mask of each layer (`h.0.attn.bias`,
+// `h.0.attn.masked_bias`), which says nothing about the model and is passed over; an `lm_head.weight` must equal the
+// token embedding.
 
 /// Gives the model the weights of a file. Weights of another floating-point type are converted to the model's.
 /// Throws ConfigError, naming them and with the model unchanged, for tensors that are missing, too many, or of another

@@ -1,4 +1,5 @@
-"""Trains example 09 for some steps on one and on two ranks: check_train_gpt.py TESSERA TRAIN_GPT TOML."""
+"""Trains example 09 for some steps on one and on two ranks, and on two with a stop: check_train_gpt.py TESSERA TRAIN_GPT
+TOML."""
 
 import json
 import os
@@ -24,6 +25,21 @@ def losses(path):
     return [step["loss"] for step in steps if "step" in step]
 
 
+def check_stopped(train, folder, straight):
+    """Six steps, and the same command for the rest: the losses of a run without a stop, bit for bit."""
+    keeps = ["--checkpoints=kept", "--save_every=4", "--schedule.total_steps=12", "--observe.json=stopped.jsonl"]
+    train(2, *keeps, "--steps=6")
+    output = train(2, *keeps)
+    if "goes on after step 6\n" not in output:
+        sys.exit(f"it did not go on after step 6: {output}")
+    found = losses(Path(folder, "stopped.jsonl"))
+    if found != straight:
+        sys.exit(f"stopped and gone on, the losses are others: {found} {straight}")
+    kept = sorted(path.name for path in Path(folder, "kept").iterdir())
+    if kept != ["step-00000008", "step-00000012"]:
+        sys.exit(f"expected the last two steps, found {kept}")
+
+
 def main(tessera, train_gpt, toml):
     with tempfile.TemporaryDirectory() as folder:
         text = "It is said that the licence of a program tells what may be done with it.\n" * 100
@@ -32,10 +48,13 @@ def main(tessera, train_gpt, toml):
             Path(folder, f"text/{name}.txt").write_text(text)
             run([tessera, "data", "pack", f"text/{name}", f"text/{name}.txt"], cwd=folder)
         found = {}
+
+        def train(ranks, *options):
+            return run([tessera, "run", "--nproc-per-node", str(ranks), train_gpt, toml, *SMALL, *options], cwd=folder,
+                       env=dict(os.environ, OMP_NUM_THREADS="1"))
+
         for ranks in (1, 2):
-            outputs = [f"--observe.json=steps{ranks}.jsonl", f"--observe.tensorboard=events{ranks}", f"--out=out{ranks}"]
-            run([tessera, "run", "--nproc-per-node", str(ranks), train_gpt, toml, *SMALL, *outputs], cwd=folder,
-                env=dict(os.environ, OMP_NUM_THREADS="1"))
+            train(ranks, f"--observe.json=steps{ranks}.jsonl", f"--observe.tensorboard=events{ranks}", f"--out=out{ranks}")
             found[ranks] = losses(Path(folder, f"steps{ranks}.jsonl"))
             if not Path(folder, f"out{ranks}/model.safetensors").exists():
                 sys.exit(f"no weights were written: {sorted(Path(folder, f'out{ranks}').iterdir())}")
@@ -45,6 +64,7 @@ def main(tessera, train_gpt, toml):
         apart = max(abs(a - b) for a, b in zip(one, two))
         if len(two) != len(one) or apart > 1e-3:
             sys.exit(f"one process and two ranks differ by {apart}: {one} {two}")
+        check_stopped(train, folder, two)
         print(f"loss {one[0]:.3f} to {one[-1]:.3f}; two ranks differ by {apart:.1e}")
 
 

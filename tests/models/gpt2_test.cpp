@@ -143,14 +143,14 @@ TEST(Gpt2, RefusesWhatItCannotSee) {
   testing::expect_parts(testing::message_of<ConfigError>([] { Gpt2(small_config().num_heads(5)); }), {"num_heads"});
 }
 
-TEST(Linear, AddsTheBiasInsideTheProduct) {
-  Linear linear(24, 16);
+TEST(TransposedLinear, AddsTheBiasInsideTheProduct) {
+  TransposedLinear linear(24, 16);
   const at::NoGradGuard no_grad;
-  linear->weight.copy_(at::sin(at::arange(24 * 16)).view({16, 24}));
+  linear->weight.copy_(at::sin(at::arange(24 * 16)).view({24, 16}));
   linear->bias.copy_(at::cos(at::arange(16)));
   linear->to(at::kBFloat16);
   const at::Tensor x = at::sin(at::arange(2 * 5 * 24) * 0.7).view({2, 5, 24}).to(at::kBFloat16);
-  const at::Tensor expected = at::addmm(linear->bias, x.view({10, 24}), linear->weight.t()).view({2, 5, 16});
+  const at::Tensor expected = at::addmm(linear->bias, x.view({10, 24}), linear->weight).view({2, 5, 16});
   EXPECT_TRUE(at::equal(linear(x), expected));
 }
 

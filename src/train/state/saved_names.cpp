@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <variant>
 
+#include "train/state/model_tensors.h"
+
 namespace tessera::train {
 namespace {
 
@@ -99,12 +101,20 @@ void SavedNames::pass_over(const std::string& group, const std::string& prefix) 
 std::vector<std::string> SavedNames::unexpected() const {
   std::vector<std::string> names;
   for (const auto& [key, tensor] : tensors_) {
+    if (options_.weights_only() && key.first != kModelGroup) continue;
     if (!taken_tensors_.contains(key)) names.push_back(key.first + "/" + key.second);
   }
+  if (options_.weights_only()) return names;
   for (const auto& [name, value] : manifest_.values) {
     if (!taken_values_.contains(name)) names.push_back(name);
   }
   return names;
+}
+
+bool SavedNames::holds_weights_alone() const {
+  return !options_.weights_only() && manifest_.values.empty() &&
+         std::all_of(tensors_.begin(), tensors_.end(),
+                     [](const auto& item) { return item.first.first == kModelGroup; });
 }
 
 void SavedNames::require_complete() const {
@@ -114,6 +124,8 @@ void SavedNames::require_complete() const {
     text += listed("Nothing here asks for (allow_unexpected(true) leaves these out):", unexpected());
   }
   if (text.empty()) return;
+  if (holds_weights_alone())
+    text += "\nThis step holds weights alone: weights_only(true) takes them, and nothing else.";
   throw ConfigError("the state of step " + std::to_string(manifest_.step) +
                     " is not that of this program, and nothing was changed." + text);
 }

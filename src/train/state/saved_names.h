@@ -47,6 +47,9 @@ class SavedNames {
  private:
   using Key = std::pair<std::string, std::string>;  // group, name
 
+  /// As what was imported, and nobody has asked for weights alone.
+  bool holds_weights_alone() const;
+
   const Manifest& manifest_;
   RestoreOptions options_;
   std::map<Key, const ManifestTensor*> tensors_;

@@ -184,8 +184,11 @@ RestoreReport TrainingState::restore(const StateSource& source, const RestoreOpt
   for (const auto& [name, shape] : tensors.shapes) {
     names.take_tensor(train::kModelGroup, names.saved_name(name), shape);
   }
-  if (parts_->optimizer) optimizer.emplace(*parts_->optimizer, tensors.parts).plan(names);
-  for (StatePart* part : parts_->all_others()) part->plan(names);
+  const auto others = options.weights_only() ? std::vector<StatePart*>() : parts_->all_others();
+  if (parts_->optimizer && !options.weights_only()) {
+    optimizer.emplace(*parts_->optimizer, tensors.parts).plan(names);
+  }
+  for (StatePart* part : others) part->plan(names);
   // Another way to share the model may have no use for them, or none may be there.
   names.pass_over(train::kTrainingGroup, train::kBucketsPrefix);
   names.require_complete();
@@ -201,9 +204,9 @@ RestoreReport TrainingState::restore(const StateSource& source, const RestoreOpt
   for (HeldSlice& slice : slices) slice.name = names.saved_name(slice.name);
   std::erase_if(slices, [&](const HeldSlice& slice) { return !names.find_tensor(slice.group, slice.name); });
   if (optimizer) append(optimizer->apply(names));
-  for (StatePart* part : parts_->all_others()) append(part->prepare());
+  for (StatePart* part : others) append(part->prepare());
   parts_->fill(source, slices);
-  for (StatePart* part : parts_->all_others()) part->finish(report.notes);
+  for (StatePart* part : others) part->finish(report.notes);
   return report;
 }
 

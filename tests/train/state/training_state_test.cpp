@@ -113,6 +113,26 @@ TEST(TrainingState, RefusesAllThatDoesNotFitByNameAndChangesNothing) {
   });
 }
 
+TEST(TrainingState, TakesWeightsAloneAndAllOfThem) {
+  run_threads(1, [](const World& world) {
+    MemoryStep step(7);
+    TraineeRun run(world, "alone", "adam");
+    run.train(2);
+    step.add(run.state().capture());
+    TraineeRun fresh(world, "alone", "sgd");
+    const auto weights_only = RestoreOptions().weights_only(true);
+    const auto report = fresh.state().restore(step.source(), weights_only);
+    EXPECT_TRUE(report.missing.empty() && report.unexpected.empty() && report.notes.empty());
+    for (const auto& [name, value] : run.weights()) EXPECT_TRUE(at::equal(fresh.weights().at(name), value)) << name;
+    EXPECT_TRUE(fresh.optimizer().state().empty());
+    EXPECT_EQ(fresh.step(), 0);
+
+    step.drop("model", "first.bias");
+    expect_parts(message_of<ConfigError>([&] { fresh.state().restore(step.source(), weights_only); }),
+                 {"nothing was changed", "It lacks", "model/first.bias"});
+  });
+}
+
 TEST(TrainingState, RefusesAnotherShapeAndTheStateOfAnotherOptimizer) {
   run_threads(1, [](const World& world) {
     MemoryStep step(1);

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+
+namespace tessera::models {
+
+/// y = x W + b. As torch::nn::Linear, but the weight is kept the other way round, as Hugging Face's GPT-2 has it (there
+/// it is called Conv1D): so a checkpoint's files are read by `transformers` as they are. The bias is added inside the
+/// matrix product; for inputs of three dimensions LibTorch's own adds it in a pass of its own, which is slower and in
+/// bf16 gives other bits than Python.
+/// Weight and bias start as zeros; the model that holds it gives them their values.
+class TransposedLinearImpl : public torch::nn::Module {
+ public:
+  TransposedLinearImpl(std::int64_t in_features, std::int64_t out_features);
+  at::Tensor forward(const at::Tensor& x);
+
+  at::Tensor weight;  ///< [in_features, out_features]
+  at::Tensor bias;    ///< [out_features]
+};
+TORCH_MODULE(TransposedLinear);
+
+}  // namespace tessera::models
