@@ -53,14 +53,6 @@ std::uint64_t bytes_of(const SavePlan& plan) {
   return bytes;
 }
 
-/// What the ranks report, in their order: the first that is not empty, with its rank.
-std::string first_error(const std::vector<std::string>& errors) {
-  for (std::size_t rank = 0; rank < errors.size(); ++rank) {
-    if (!errors[rank].empty()) return "rank " + std::to_string(rank) + ": " + errors[rank];
-  }
-  return {};
-}
-
 void check(const CheckpointOptions& options) {
   std::string faults;
   const auto require = [&](bool holds, const std::string& fault) {
@@ -127,7 +119,7 @@ std::shared_ptr<StepDraft> CheckpointFolder::State::begin(std::int64_t step, con
   error = broadcast_text(comm_, error, 0);
   if (!error.empty()) return nullptr;
   if (!leads()) attempt([&] { return StepDraft::join(FileSystem::disk(), folder_, step); });
-  error = first_error(all_gather_texts(comm_, error));
+  error = first_report(all_gather_texts(comm_, error));
   return error.empty() ? draft : nullptr;
 }
 
@@ -234,7 +226,7 @@ bool CheckpointFolder::State::all_could(const std::function<void()>& attempt, st
   } catch (...) {
     other = std::current_exception();
   }
-  damage = first_error(all_gather_texts(comm_, mine));
+  damage = first_report(all_gather_texts(comm_, mine));
   if (other) std::rethrow_exception(other);
   return damage.empty();
 }

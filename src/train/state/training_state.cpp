@@ -224,12 +224,10 @@ void TrainingState::Parts::fill(const StateSource& source, const std::vector<Hel
   }
   const auto all = comm ? all_gather_texts(*comm, why) : std::vector<std::string>{why};
   if (error) std::rethrow_exception(error);
-  for (std::size_t other = 0; other < all.size(); ++other) {
-    if (all[other].empty()) continue;
-    throw StorageError("rank " + std::to_string(other) + " could not read its part of step " +
-                       std::to_string(source.manifest.step) + ": " + all[other] +
-                       "; what was read so far must not be trained (rank " + std::to_string(rank()) + ")");
-  }
+  const std::string report = first_report(all);
+  if (report.empty()) return;
+  throw StorageError("step " + std::to_string(source.manifest.step) + " could not be read everywhere: " + report +
+                     "; what was read so far must not be trained (rank " + std::to_string(rank()) + ")");
 }
 
 }  // namespace tessera
