@@ -35,6 +35,7 @@ struct TrainingState::Parts {
   std::unique_ptr<StatePart> schedule;
 
   int rank() const { return comm ? comm->rank() : 0; }
+  int num_ranks() const { return comm ? comm->size() : 1; }
   void add(const std::string& name, std::unique_ptr<StatePart> part);
   void take_model(std::function<train::ModelTensors()> its_tensors);
   std::vector<StatePart*> all_others() const;
@@ -80,7 +81,7 @@ TrainingState& TrainingState::model(std::shared_ptr<torch::nn::Module> model) {
 
 TrainingState& TrainingState::model(const DistributedModel& model) {
   parts_->take_model([model] { return train::tensors_of(model.module()); });
-  parts_->add("ddp", train::buckets_part(model));
+  parts_->add("ddp", train::buckets_part(model, parts_->rank(), parts_->num_ranks()));
   return *this;
 }
 
