@@ -75,14 +75,6 @@ std::string leading_error(const std::vector<std::string>& errors) {
   return text;
 }
 
-/// What the ranks report, in their order: the first that is not empty, with its rank.
-std::string first_error(const std::vector<std::string>& errors) {
-  for (std::size_t rank = 0; rank < errors.size(); ++rank) {
-    if (!errors[rank].empty()) return "rank " + std::to_string(rank) + ": " + errors[rank];
-  }
-  return {};
-}
-
 void check(const CheckpointOptions& options) {
   std::string faults;
   const auto require = [&](bool holds, const std::string& fault) {
@@ -186,7 +178,7 @@ std::shared_ptr<StepDraft> CheckpointFolder::State::begin(std::int64_t step, con
   error = broadcast_text(comm_, error.empty() ? "" : "rank 0: " + error, 0);
   if (!error.empty()) return nullptr;
   if (!leads()) attempt([&] { return StepDraft::join(files_, folder_, step); });
-  error = first_error(all_gather_texts(comm_, error));
+  error = first_report(all_gather_texts(comm_, error));
   had_folder_ = true;
   if (error.empty()) return draft;
   cleaned_ = false;  // rank 0 has made what nobody will write into
@@ -324,7 +316,7 @@ bool CheckpointFolder::State::all_could(const std::function<void()>& attempt, st
   } catch (...) {
     other = std::current_exception();
   }
-  damage = first_error(all_gather_texts(comm_, mine));
+  damage = first_report(all_gather_texts(comm_, mine));
   if (other) std::rethrow_exception(other);
   return damage.empty();
 }

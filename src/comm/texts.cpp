@@ -67,4 +67,11 @@ std::vector<std::string> all_gather_texts(const Communicator& comm, const std::s
   return texts;
 }
 
+std::string first_report(const std::vector<std::string>& texts) {
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    if (!texts[rank].empty()) return "rank " + std::to_string(rank) + ": " + texts[rank];
+  }
+  return {};
+}
+
 }  // namespace tessera

@@ -1,3 +1,4 @@
+#include <tessera/comm/settle_math.h>
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
 
@@ -39,6 +40,7 @@ const Communicator& World::comm() const { return state_->comm; }
 
 std::shared_ptr<comm::WorldContext> comm::make_context(const WorldOptions& options, int rank, int size) {
   WorldOptions::fields().check(options);
+  settle_math();
   auto context = std::make_shared<WorldContext>();
   context->recorder->introduce(rank, size);
   context->rank = rank;

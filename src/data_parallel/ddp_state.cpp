@@ -1,6 +1,7 @@
 #include "data_parallel/ddp_state.h"
 
 #include <tessera/core/error.h>
+#include <tessera/intercept/in_backward.h>
 #include <tessera/intercept/random_draws.h>
 
 #include <torch/csrc/autograd/engine.h>
@@ -20,8 +21,6 @@
 
 namespace tessera::data_parallel {
 namespace {
-
-bool in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
 
 /// What must be the same on every rank. A fault is part of it: one rank that refuses must not leave the others waiting.
 std::vector<std::string> lines_of(const torch::nn::Module& model, const Communicator& comm, const DdpOptions& options) {
@@ -120,7 +119,7 @@ void DdpState::on_use(const at::Tensor& tensor, std::string_view operator_name) 
   // computes, again or for the first time, is no forward.
   if (std::this_thread::get_id() != thread_ || !at::GradMode::is_enabled() || !tensor.requires_grad()) return;
   // The second name is that of the record that detach() makes inside itself.
-  if (operator_name == "aten::detach" || operator_name == "detach" || in_backward() || kept_error_) return;
+  if (operator_name == "aten::detach" || operator_name == "detach" || intercept::in_backward() || kept_error_) return;
   try {
     begin_forward();
   } catch (...) {

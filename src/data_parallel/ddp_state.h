@@ -32,7 +32,7 @@ class DdpState : public intercept::Listener, public std::enable_shared_from_this
   const torch::nn::Module& model() const { return *model_; }
   const NamedTensors& parameters() const { return parameters_; }
   const Communicator& comm() const { return comm_; }
-  const GradientHook& hook() const { return *settings_.hook; }
+  GradientHook& hook() const { return *settings_.hook; }
   DdpStatistics statistics() const;
   GradientSync& sync() { return *sync_; }
 

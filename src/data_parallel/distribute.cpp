@@ -23,7 +23,7 @@ const Communicator& DistributedModel::comm() const { return state_->comm(); }
 
 const torch::nn::Module& DistributedModel::module() const { return state_->model(); }
 
-const GradientHook& DistributedModel::hook() const { return state_->hook(); }
+GradientHook& DistributedModel::hook() const { return state_->hook(); }
 
 NoSync DistributedModel::no_sync() const { return NoSync(state_); }
 

@@ -1,7 +1,8 @@
 // The explicit form of sharding: what FullySharded calls around its block.
+#include <tessera/intercept/in_backward.h>
+
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <utility>
@@ -9,11 +10,8 @@
 #include "fsdp/fsdp_state.h"
 
 namespace tessera::fsdp {
-namespace {
 
-bool in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
-
-}  // namespace
+using intercept::in_backward;
 
 void FsdpState::enter_forward() {
   raise_kept_errors();

@@ -16,7 +16,8 @@ namespace tessera::fsdp {
 /// Each rank counts how often it has begun to use the row. It says "ready" with that number when its part holds what
 /// its optimizer wrote, and reads when all are ready. It says "done" with it when it reads no more, and writes its part
 /// when all are done. So nobody reads what is half written, and a quick rank's optimizer waits for the slowest backward
-/// pass of this unit alone.
+/// pass of this unit alone. Where parts are cast into the row, the optimizer writes elsewhere and waits for nobody: the
+/// cast does, when the unit is next used.
 class CommonRow : public RowSource {
  public:
   /// The kinds of milestones of a unit.

@@ -2,6 +2,7 @@
 
 #include <tessera/core/error.h>
 #include <tessera/intercept/deferred_init.h>
+#include <tessera/intercept/in_backward.h>
 #include <tessera/shard/state_broadcast.h>
 
 #include <ATen/ATen.h>
@@ -20,7 +21,7 @@
 namespace tessera::fsdp {
 namespace {
 
-bool in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
+using intercept::in_backward;
 
 /// Views do not read a parameter's bytes.
 bool only_looks(std::string_view operator_name) {

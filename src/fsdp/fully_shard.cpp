@@ -18,10 +18,6 @@ using fsdp::FsdpState;
 using fsdp::Notice;
 using fsdp::UnitRanks;
 
-std::int64_t num_ranks_of(const UnitRanks& ranks) {
-  return std::int64_t{ranks.shards.size()} * (ranks.replicas ? ranks.replicas->size() : 1);
-}
-
 /// Why these options cannot be met; "" when they can.
 std::string fault_of(const torch::nn::Module& model, const UnitRanks& ranks, const FsdpOptions& options) {
   try {
@@ -32,7 +28,7 @@ std::string fault_of(const torch::nn::Module& model, const UnitRanks& ranks, con
   }
   std::string faults;
   if (options.reproducible()) {
-    faults = faults_of_tree(options.micro_batches(), num_ranks_of(ranks));
+    faults = faults_of_tree(options.micro_batches(), ranks.num_ranks());
   } else if (options.micro_batches() != 0) {
     faults = "\n  micro_batches is for reproducible(true) only";
   }

@@ -19,10 +19,6 @@ constexpr int kNumThreads = 1;
 // How many exchanges are under way at a time: each holds a unit's gradients twice.
 constexpr std::size_t kMaxExchanges = 2;
 
-std::int64_t num_ranks_of(const UnitRanks& ranks) {
-  return std::int64_t{ranks.shards.size()} * (ranks.replicas ? ranks.replicas->size() : 1);
-}
-
 /// The upper levels of the tree: neighbours, then neighbours of those. Overwrites the parts.
 at::Tensor sum_of_parts(const at::Tensor& parts, std::int64_t num_parts) {
   const at::Tensor rows = parts.view({num_parts, parts.numel() / num_parts});
@@ -44,7 +40,7 @@ TreeReduction::TreeReduction(const std::vector<std::unique_ptr<Unit>>& units, co
                              const UnitRanks& ranks, SamePath& path, std::int64_t micro_batches)
     : GradientReduction(units, replicated, ranks, path),
       micro_batches_(micro_batches),
-      num_own_(micro_batches / num_ranks_of(ranks)) {
+      num_own_(micro_batches / ranks.num_ranks()) {
   for (std::size_t i = 0; i < units.size(); ++i) gradients_.push_back({GradientTree(num_own_), {}, {}});
   for (const at::Tensor& parameter : trained_replicated()) {
     whole_.try_emplace(parameter.scalar_type(), Whole{GradientTree(num_own_), {}})

@@ -23,6 +23,8 @@ enum class UnitState { kSharded, kGathering, kGathered };
 struct UnitRanks {
   Communicator shards;
   std::optional<Communicator> replicas;
+
+  std::int64_t num_ranks() const { return std::int64_t{shards.size()} * (replicas ? replicas->size() : 1); }
 };
 
 /// Parameters that are gathered together. They are views of one row of elements whose bytes come and go; this rank

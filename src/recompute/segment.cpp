@@ -1,6 +1,7 @@
 #include "recompute/segment.h"
 
 #include <tessera/core/error.h>
+#include <tessera/intercept/in_backward.h>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
@@ -14,7 +15,7 @@
 namespace tessera::recompute {
 namespace {
 
-bool in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
+using intercept::in_backward;
 
 ConfigError changed_input(std::size_t number, const char* when) {
   return ConfigError("input " + std::to_string(number) + " of checkpoint() was changed in place " + when +

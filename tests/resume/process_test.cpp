@@ -40,9 +40,9 @@ class Jobs {
   Weights run(int num_ranks, bool is_noisy, std::int64_t until, const std::string& load = kNone,
               const std::string& save = kNone) {
     const std::string result = folder_.file("result");
-    launch::LocalJob job = job_of(
-        num_ranks, "trains",
-        {"gloo", variant_, "fused adamw", is_noisy ? "noisy" : "quiet", std::to_string(until), load, save, result});
+    launch::LocalJob job = job_of(num_ranks, "trains",
+                                  {"gloo", variant_, optimizer_of(variant_), is_noisy ? "noisy" : "quiet",
+                                   std::to_string(until), load, save, result});
     job.timeout = std::chrono::seconds(120);
     expect_success(job);
     return load_safetensors(result);
@@ -54,10 +54,9 @@ class Jobs {
   TemporaryFolder folder_;
 };
 
-class ResumeProcesses : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
+using Case = std::tuple<std::string, int>;
 
-TEST_P(ResumeProcesses, GoOnWithTheSameBits) {
-  const auto& [variant, num_ranks] = GetParam();
+void expect_same_bits(const std::string& variant, int num_ranks) {
   const bool is_noisy = !variant.ends_with("reproducible");  // which refuses random numbers
   Jobs jobs(variant);
   const Weights expected = jobs.run(num_ranks, is_noisy, kSteps);
@@ -65,6 +64,10 @@ TEST_P(ResumeProcesses, GoOnWithTheSameBits) {
   jobs.run(num_ranks, is_noisy, kSteps / 2, kNone, folder);
   require_same_bits(jobs.run(num_ranks, is_noisy, kSteps, folder), expected, variant);
 }
+
+class ResumeProcesses : public ::testing::TestWithParam<Case> {};
+
+TEST_P(ResumeProcesses, GoOnWithTheSameBits) { expect_same_bits(std::get<0>(GetParam()), std::get<1>(GetParam())); }
 
 TEST_P(ResumeProcesses, GoOnWithAnotherNumberOfRanks) {
   const auto& [variant, num_ranks] = GetParam();
@@ -85,22 +88,35 @@ TEST_P(ResumeProcesses, GoOnWithAnotherNumberOfRanks) {
   }
 }
 
-std::vector<std::tuple<std::string, int>> cases() {
-  std::vector<std::tuple<std::string, int>> list;
-  for (const char* variant : {"ddp", "full", "full orig", "grad_op", "zero1", "no_shard", "hybrid", "ddp reproducible",
-                              "full reproducible"}) {
-    for (const int num_ranks : {1, 2, 3, 4, 8}) {
+/// On another number of ranks these begin anew what they remember of each rank.
+class ResumeHooks : public ::testing::TestWithParam<Case> {};
+
+TEST_P(ResumeHooks, GoOnWithTheSameBits) { expect_same_bits(std::get<0>(GetParam()), std::get<1>(GetParam())); }
+
+std::vector<Case> cases(const std::vector<std::string>& variants, const std::vector<int>& numbers) {
+  std::vector<Case> list;
+  for (const std::string& variant : variants) {
+    for (const int num_ranks : numbers) {
       if (fits(variant, num_ranks)) list.emplace_back(variant, num_ranks);
     }
   }
   return list;
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, ResumeProcesses, ::testing::ValuesIn(cases()), [](const auto& one) {
-  std::string text = std::get<0>(one.param) + "With" + std::to_string(std::get<1>(one.param));
+std::string text_of(const ::testing::TestParamInfo<Case>& info) {
+  std::string text = std::get<0>(info.param) + "With" + std::to_string(std::get<1>(info.param));
   std::replace(text.begin(), text.end(), ' ', '_');
   return text;
-});
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, ResumeProcesses,
+                         ::testing::ValuesIn(cases({"ddp", "full", "full orig", "grad_op", "zero1", "no_shard",
+                                                    "hybrid", "ddp reproducible", "full reproducible", "ddp fp32",
+                                                    "full fp32", "full mixed"},
+                                                   {1, 2, 3, 4, 8})),
+                         text_of);
+INSTANTIATE_TEST_SUITE_P(Variants, ResumeHooks, ::testing::ValuesIn(cases({"ddp int8", "ddp powersgd"}, {2, 3, 4})),
+                         text_of);
 
 }  // namespace
 }  // namespace tessera::testing

@@ -1,10 +1,12 @@
 #include "resume/program.h"
 
 #include <tessera/checkpoint/checkpoint_folder.h>
+#include <tessera/optim/grad_scaler.h>
 #include <tessera/optim/schedule.h>
 
 #include <ATen/ATen.h>
 
+#include <cmath>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -17,6 +19,14 @@ namespace {
 constexpr std::int64_t kNumSamples = 120;
 constexpr std::int64_t kBatch = 24;
 constexpr std::int64_t kTotalSteps = 40;
+
+// Of a loss that is scaled: so large that its gradients overflow in float before the scale does.
+constexpr double kLoudness = 4096;
+
+/// Grows until steps are skipped, and which those are the scaler alone knows.
+GradScalerOptions scaling(bool is_scaled) {
+  return GradScalerOptions().enabled(is_scaled).init_scale(std::exp2(116)).growth_interval(3);
+}
 
 /// The rows of some samples, of which each has values of its own.
 at::Tensor rows_of(const std::vector<std::int64_t>& samples, double phase) {
@@ -34,10 +44,12 @@ class Program {
         schedule_(*optimizer_, ScheduleOptions().kind(ScheduleKind::kCosine).total_steps(kTotalSteps + 10)),
         loader_(Sampler(kNumSamples, world.rank(), world.size(), SamplerOptions().seed(5).global_batch(kBatch)),
                 [](const SampleBatch& part) { return part.samples; }),
+        is_scaled_(options.is_noisy && is_in_float(options.variant)),
+        scaler_(world, scaling(is_scaled_)),
         state_(world) {
     at::manual_seed(17 + static_cast<std::uint64_t>(world.rank()));
     shared_.register_in(state_);
-    state_.optimizer(*optimizer_).schedule(schedule_).sampler(loader_).value("step", step_);
+    state_.optimizer(*optimizer_).schedule(schedule_).scaler(scaler_).sampler(loader_).value("step", step_);
   }
 
   void load() {
@@ -63,9 +75,11 @@ class Program {
         const auto begin = samples->begin() + part * size;
         backward({begin, begin + size});
       }
-      optimizer_->step();
+      scaler_.step(*optimizer_);
+      scaler_.update();
       schedule_.advance();
     }
+    require(!is_scaled_ || scaler_.num_skipped() > 0, "the scale grew until a step was skipped");
   }
 
   Weights weights() const { return shared_.weights(); }
@@ -74,8 +88,9 @@ class Program {
   void backward(const std::vector<std::int64_t>& samples) {
     at::Tensor x = rows_of(samples, 0);
     if (options_.is_noisy) x = at::dropout(x, 0.1, /*train=*/true);
-    if (options_.variant.ends_with("mixed")) x = x.to(at::kFloat);
-    (shared_.model->forward(x) - rows_of(samples, 0.4)).square().mean().backward();
+    if (is_in_float(options_.variant)) x = x.to(at::kFloat);
+    const at::Tensor loss = (shared_.model->forward(x) - rows_of(samples, 0.4)).square().mean();
+    scaler_.scale(is_scaled_ ? loss * kLoudness : loss).backward();
   }
 
   World world_;
@@ -84,6 +99,8 @@ class Program {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   LrSchedule schedule_;
   Loader<std::vector<std::int64_t>> loader_;
+  bool is_scaled_;
+  GradScaler scaler_;
   std::int64_t step_ = 0;
   TrainingState state_;
 };
@@ -103,7 +120,9 @@ void require_same_bits(const Weights& found, const Weights& expected, const std:
   for (const auto& [name, value] : expected) require(at::equal(found.at(name), value), what + ": " + name);
 }
 
-double tolerance_of(const std::string& variant) { return variant.ends_with("mixed") ? 1e-5 : 1e-10; }
+double tolerance_of(const std::string& variant) { return is_in_float(variant) ? 1e-5 : 1e-10; }
+
+std::string optimizer_of(const std::string& variant) { return variant.ends_with("fp32") ? "sgd" : "fused adamw"; }
 
 void require_close(const Weights& found, const Weights& expected, double tolerance, const std::string& what) {
   for (const auto& [name, value] : expected) {

@@ -18,7 +18,8 @@ TEST_P(ResumeThreads, GoOnAsIfTheyHadNotStopped) {
   const std::string& variant = GetParam();
   const bool is_reproducible = variant.ends_with("reproducible");
   Weights expected;
-  const ProgramOptions straight{.variant = variant, .optimizer = "fused adamw", .is_noisy = false, .until = kSteps};
+  const ProgramOptions straight{
+      .variant = variant, .optimizer = optimizer_of(variant), .is_noisy = false, .until = kSteps};
   const int num_saving = variant == "alone" ? 1 : 2;
   run_threads(num_saving, [&](const World& world) {
     const Weights found = run_program(world, straight);
@@ -45,7 +46,18 @@ TEST_P(ResumeThreads, GoOnAsIfTheyHadNotStopped) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, ResumeThreads, ::testing::ValuesIn(trainee_variants()), [](const auto& one) {
+std::vector<std::string> variants() {
+  std::vector<std::string> names = trainee_variants();
+  for (const char* strategy : {"ddp", "full", "grad_op", "zero1", "no_shard", "hybrid"}) {
+    names.push_back(std::string(strategy) + " fp32");
+  }
+  for (const char* strategy : {"grad_op", "zero1", "no_shard", "hybrid"}) {
+    names.push_back(std::string(strategy) + " mixed");
+  }
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, ResumeThreads, ::testing::ValuesIn(variants()), [](const auto& one) {
   std::string text = one.param;
   std::replace(text.begin(), text.end(), ' ', '_');
   return text;

@@ -73,7 +73,7 @@ class DistributedModel {
   const std::vector<std::string>& parameter_names() const;
   const Communicator& comm() const;
   const torch::nn::Module& module() const;
-  const GradientHook& hook() const;
+  GradientHook& hook() const;
 
   /// `{ auto guard = ddp.no_sync(); model->forward(x).backward(); }`
   NoSync no_sync() const;

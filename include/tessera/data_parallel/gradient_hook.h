@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,12 @@ struct GradientBucket {
   std::vector<at::Tensor> gradients;   ///< views of `flat`, each of its parameter's shape
   std::vector<at::Tensor> parameters;  ///< in the same order
   int divisor = 1;                     ///< what the sum over the ranks is divided by: their number, as a rule
+};
+
+/// What a hook remembers of one bucket from step to step, on one rank.
+struct BucketMemory {
+  std::vector<at::Tensor> parameters;         ///< of the bucket, in its order
+  std::map<std::string, at::Tensor> tensors;  ///< by names of the hook's own
 };
 
 /// How gradients travel between ranks. Derive from it to write one's own: docs/guides/gradient_hooks.md.
@@ -49,8 +56,15 @@ class GradientHook {
   /// copied into the bucket and so costs nothing. Dividing the sum later takes a pass of its own.
   virtual bool takes_divided(const Communicator& /*comm*/) const { return false; }
 
-  /// Whether it remembers something from step to step. A checkpoint does not keep that, and says so when it is loaded.
+  /// Whether it remembers something from step to step.
   virtual bool keeps_state() const { return false; }
+  /// For checkpoints: adds what it remembers of each bucket to `buckets`, which come in their order with their
+  /// parameters. The tensors may share its memory. False when it has nothing for checkpoints: a run that goes on then
+  /// begins without, and says so.
+  virtual bool save_memory(std::vector<BucketMemory>& /*buckets*/) const { return false; }
+  /// Between steps: remembers what was saved on this rank, and nothing else; with no buckets, nothing. Returns why it
+  /// cannot, which leaves it with nothing, or "".
+  virtual std::string load_memory(const std::vector<BucketMemory>& /*buckets*/) { return ""; }
 
   /// The bytes of gradients that this rank has handed to the communicator so far.
   std::uint64_t num_bytes() const { return num_bytes_; }

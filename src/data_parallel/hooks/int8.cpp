@@ -8,12 +8,16 @@
 #include <map>
 
 #include "data_parallel/hooks/average.h"
+#include "data_parallel/hooks/loaded_memory.h"
 #include "data_parallel/hooks/quantise.h"
 
 namespace tessera {
 namespace {
 
 using data_parallel::QuantisedRow;
+
+constexpr const char* kError = "error";
+constexpr const char* kErrorOfSum = "error_of_sum";
 
 // What a bucket keeps from step to step. Its elements are cut into a row for each rank, which sums that row.
 struct Int8State {
@@ -25,6 +29,13 @@ struct Int8State {
     error_of_sum = at::zeros({row.num_blocks, row.block}, options);
     sent = comm.empty({comm.size(), row.num_bytes()}, flat.options().dtype(at::kChar));
     gathered = comm.empty({comm.size(), row.num_bytes()}, flat.options().dtype(at::kChar));
+  }
+
+  /// What was saved of such a bucket on as many ranks.
+  void recall(const BucketMemory& memory) const {
+    if (!memory.tensors.contains(kError)) return;
+    error.copy_(memory.tensors.at(kError));
+    error_of_sum.copy_(memory.tensors.at(kErrorOfSum));
   }
 
   /// Errors belong to parameters: buckets of the same length may hold others after they were arranged anew.
@@ -53,6 +64,8 @@ class Int8Hook : public GradientHook {
 
   std::string name() const override { return "int8"; }
   bool keeps_state() const override { return true; }
+  bool save_memory(std::vector<BucketMemory>& buckets) const override;
+  std::string load_memory(const std::vector<BucketMemory>& buckets) override;
 
   Finish start(const GradientBucket& bucket, const Communicator& comm) override {
     const at::NoGradGuard no_grad;
@@ -62,7 +75,10 @@ class Int8Hook : public GradientHook {
       return data_parallel::start_average(bucket.flat, bucket.divisor, comm);
     }
     auto& state = states_[bucket.index];
-    if (!state || !state->serves(bucket)) state = std::make_shared<Int8State>(bucket, comm, row);
+    if (!state || !state->serves(bucket)) {
+      state = std::make_shared<Int8State>(bucket, comm, row);
+      if (const auto memory = loaded_.take(bucket)) state->recall(*memory);
+    }
     if (!options_.error_feedback()) {
       state->error.zero_();
       state->error_of_sum.zero_();
@@ -105,7 +121,36 @@ class Int8Hook : public GradientHook {
 
   Int8HookOptions options_;
   std::map<std::size_t, std::shared_ptr<Int8State>> states_;
+  data_parallel::LoadedMemory loaded_;
 };
+
+bool Int8Hook::save_memory(std::vector<BucketMemory>& buckets) const {
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    if (const BucketMemory* const loaded = loaded_.find(i, buckets[i].parameters)) {
+      buckets[i] = *loaded;
+      continue;
+    }
+    const auto found = states_.find(i);
+    if (found == states_.end() || !data_parallel::same_tensors(found->second->parameters, buckets[i].parameters)) {
+      continue;
+    }
+    buckets[i].tensors = {{kError, found->second->error}, {kErrorOfSum, found->second->error_of_sum}};
+  }
+  return true;
+}
+
+std::string Int8Hook::load_memory(const std::vector<BucketMemory>& buckets) {
+  states_.clear();
+  loaded_.set({});
+  for (const BucketMemory& bucket : buckets) {
+    const auto error = bucket.tensors.find(kError);
+    if (error != bucket.tensors.end() && error->second.size(1) != options_.block()) {
+      return "its block was " + std::to_string(error->second.size(1)) + " and is " + std::to_string(options_.block());
+    }
+  }
+  loaded_.set(buckets);
+  return "";
+}
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "data_parallel/hooks/average.h"
+#include "data_parallel/hooks/loaded_memory.h"
 #include "data_parallel/hooks/power_sgd_state.h"
 
 namespace tessera {
@@ -14,6 +15,8 @@ namespace {
 
 using data_parallel::PowerSgdState;
 using data_parallel::ThinMatrix;
+
+constexpr const char* kNumSteps = "num_steps";
 
 class PowerSgdHook : public GradientHook {
  public:
@@ -27,12 +30,17 @@ class PowerSgdHook : public GradientHook {
 
   std::string name() const override { return "powersgd"; }
   bool keeps_state() const override { return true; }
+  bool save_memory(std::vector<BucketMemory>& buckets) const override;
+  std::string load_memory(const std::vector<BucketMemory>& buckets) override;
 
   Finish start(const GradientBucket& bucket, const Communicator& comm) override {
     const at::NoGradGuard no_grad;
     if (num_steps_[bucket.index]++ < options_.start_step()) return start_exactly(bucket, comm);
     auto& state = states_[bucket.index];
-    if (!state || !state->serves(bucket)) state = std::make_shared<PowerSgdState>(bucket, comm, options_);
+    if (!state || !state->serves(bucket)) {
+      state = std::make_shared<PowerSgdState>(bucket, comm, options_);
+      if (const auto memory = loaded_.take(bucket)) state->recall(*memory);
+    }
     if (state->matrices().empty()) return start_exactly(bucket, comm);
     Finish finish_rest = start_rest(*state, bucket, comm);
     for (const ThinMatrix& matrix : state->matrices()) {
@@ -92,7 +100,38 @@ class PowerSgdHook : public GradientHook {
   PowerSgdOptions options_;
   std::map<std::size_t, std::int64_t> num_steps_;
   std::map<std::size_t, std::shared_ptr<PowerSgdState>> states_;
+  data_parallel::LoadedMemory loaded_;
 };
+
+bool PowerSgdHook::save_memory(std::vector<BucketMemory>& buckets) const {
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    const auto state = states_.find(i);
+    if (const BucketMemory* const loaded = loaded_.find(i, buckets[i].parameters)) {
+      buckets[i] = *loaded;
+    } else if (state != states_.end() && state->second->is_of(buckets[i].parameters)) {
+      buckets[i].tensors = state->second->memory();
+    }
+    const auto num_steps = num_steps_.find(i);
+    if (num_steps != num_steps_.end()) buckets[i].tensors[kNumSteps] = at::full({1}, num_steps->second, at::kLong);
+  }
+  return true;
+}
+
+std::string PowerSgdHook::load_memory(const std::vector<BucketMemory>& buckets) {
+  states_.clear();
+  num_steps_.clear();
+  loaded_.set({});
+  for (const BucketMemory& bucket : buckets) {
+    std::string why_not = PowerSgdState::why_not(bucket, options_);
+    if (!why_not.empty()) return why_not;
+  }
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    const auto num_steps = buckets[i].tensors.find(kNumSteps);
+    if (num_steps != buckets[i].tensors.end()) num_steps_[i] = num_steps->second.item<std::int64_t>();
+  }
+  loaded_.set(buckets);
+  return "";
+}
 
 }  // namespace
 

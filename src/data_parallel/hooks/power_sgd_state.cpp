@@ -4,6 +4,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "data_parallel/hooks/average.h"
 
@@ -36,6 +37,9 @@ at::Tensor take(const at::Tensor& whole, std::int64_t& begin, std::int64_t num_r
   begin += length;
   return whole.narrow(0, begin - length, length).view({num_rows, num_columns});
 }
+
+std::string right_name(std::size_t tensor) { return "right/" + std::to_string(tensor); }
+std::string error_name(std::size_t tensor) { return "error/" + std::to_string(tensor); }
 
 }  // namespace
 
@@ -103,6 +107,42 @@ void PowerSgdState::restart() {
     matrix.right.copy_(at::randn(matrix.right.sizes(), generator, at::TensorOptions(matrix.right.scalar_type())));
     matrix.error.zero_();
   }
+}
+
+bool PowerSgdState::is_of(const std::vector<at::Tensor>& parameters) const {
+  return same_tensors(parameters, parameters_);
+}
+
+std::map<std::string, at::Tensor> PowerSgdState::memory() const {
+  std::map<std::string, at::Tensor> tensors;
+  for (const ThinMatrix& matrix : matrices_) {
+    tensors[right_name(matrix.tensor)] = matrix.right;
+    tensors[error_name(matrix.tensor)] = matrix.error;
+  }
+  return tensors;
+}
+
+void PowerSgdState::recall(const BucketMemory& memory) const {
+  for (const ThinMatrix& matrix : matrices_) {
+    const auto right = memory.tensors.find(right_name(matrix.tensor));
+    if (right == memory.tensors.end()) continue;
+    matrix.right.copy_(right->second);
+    matrix.error.copy_(memory.tensors.at(error_name(matrix.tensor)));
+  }
+}
+
+std::string PowerSgdState::why_not(const BucketMemory& memory, const PowerSgdOptions& options) {
+  for (std::size_t i = 0; i < memory.parameters.size(); ++i) {
+    const at::Tensor& parameter = memory.parameters[i];
+    const auto right = memory.tensors.find(right_name(i));
+    if (right == memory.tensors.end()) continue;
+    if (!pays(parameter, options)) return "a matrix travels exactly now that did not then";
+    if (right->second.size(1) == rank_of(parameter, options)) continue;
+    std::ostringstream text;
+    text << "the rank of a matrix was " << right->second.size(1) << " and is " << rank_of(parameter, options);
+    return text.str();
+  }
+  return "";
 }
 
 void PowerSgdState::collect_rest(const GradientBucket& bucket) {

@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <vector>
 
 namespace tessera::data_parallel {
@@ -26,6 +28,15 @@ class PowerSgdState {
   bool serves(const GradientBucket& bucket) const;
   /// Random right factors, no errors.
   void restart();
+
+  /// Whether its parameters are these.
+  bool is_of(const std::vector<at::Tensor>& parameters) const;
+  /// Right factors and errors, by the place of their parameter in the bucket: "right/0", "error/0".
+  std::map<std::string, at::Tensor> memory() const;
+  /// Takes what memory() gave in the saved run.
+  void recall(const BucketMemory& memory) const;
+  /// Why what was saved of a bucket does not fit, or "".
+  static std::string why_not(const BucketMemory& memory, const PowerSgdOptions& options);
 
   const std::vector<ThinMatrix>& matrices() const { return matrices_; }
   const at::Tensor& lefts() const { return lefts_; }

@@ -1,5 +1,6 @@
 #include "data_parallel/replicas/replica_threads.h"
 
+#include <tessera/comm/settle_math.h>
 #include <tessera/core/error.h>
 
 #include <ATen/Parallel.h>
@@ -63,6 +64,7 @@ struct ReplicaThreads::Job {
 
 ReplicaThreads::ReplicaThreads(std::vector<at::Device> devices, std::int64_t intra_op_threads)
     : devices_(std::move(devices)) {
+  settle_math();
   const int callers = at::get_num_threads();
   for (std::size_t i = first_on_a_thread(devices_); i < devices_.size(); ++i) {
     threads_.emplace_back([this, i, intra_op_threads] { serve(i, intra_op_threads); });

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "train/state/hook_memory.h"
 #include "train/state/model_tensors.h"
 #include "train/state/state_part.h"
 
@@ -40,10 +41,11 @@ Buckets from_tensor(const at::Tensor& tensor) {
 
 class BucketsPart : public StatePart {
  public:
-  explicit BucketsPart(DistributedModel model) : model_(std::move(model)) {}
+  BucketsPart(const DistributedModel& model, int rank, int num_ranks) : model_(model), hook_(model, rank, num_ranks) {}
 
   void capture(RankState& into) const override {
     const Buckets buckets = model_.buckets();
+    hook_.capture(buckets, into);
     if (buckets.empty()) return;
     const at::Tensor tensor = to_tensor(buckets);
     const auto shape = tensor.sizes().vec();
@@ -54,6 +56,31 @@ class BucketsPart : public StatePart {
   void plan(SavedNames& names) override {
     tensor_ = at::Tensor();
     why_not_.clear();
+    plan_buckets(names);
+    hook_.plan(names, tensor_.defined());
+  }
+
+  std::vector<HeldSlice> prepare() override {
+    std::vector<HeldSlice> slices = hook_.prepare();
+    if (!tensor_.defined()) return slices;
+    const auto shape = tensor_.sizes().vec();
+    slices.push_back({kTrainingGroup, kTensor, shape, SlicePlace::whole(shape), tensor_});
+    return slices;
+  }
+
+  void finish(std::vector<std::string>& notes) override {
+    const Buckets buckets = tensor_.defined() ? from_tensor(tensor_) : Buckets();
+    tensor_ = at::Tensor();
+    if (!why_not_.empty()) {
+      notes.push_back("the buckets of gradients are not those of the saved run, because " + why_not_ +
+                      ": on three ranks and more sums are rounded differently");
+    }
+    if (!buckets.empty()) model_.set_buckets(buckets);
+    hook_.finish(buckets, notes);
+  }
+
+ private:
+  void plan_buckets(SavedNames& names) {
     const ManifestTensor* const found = names.find_tensor(kTrainingGroup, kTensor);
     if (!found || model_.bucket_bytes() == 0) return;
     const auto num_parameters = static_cast<std::int64_t>(model_.parameters().size());
@@ -66,33 +93,16 @@ class BucketsPart : public StatePart {
     }
   }
 
-  std::vector<HeldSlice> prepare() override {
-    if (!tensor_.defined()) return {};
-    const auto shape = tensor_.sizes().vec();
-    return {{kTrainingGroup, kTensor, shape, SlicePlace::whole(shape), tensor_}};
-  }
-
-  void finish(std::vector<std::string>& notes) override {
-    if (model_.hook().keeps_state()) {
-      notes.push_back("the gradient hook \"" + model_.hook().name() +
-                      "\" begins without what it remembered in the saved run");
-    }
-    if (!why_not_.empty()) {
-      notes.push_back("the buckets of gradients are not those of the saved run, because " + why_not_ +
-                      ": on three ranks and more sums are rounded differently");
-    }
-    if (tensor_.defined()) model_.set_buckets(from_tensor(tensor_));
-    tensor_ = at::Tensor();
-  }
-
- private:
   DistributedModel model_;
+  HookMemory hook_;
   at::Tensor tensor_;
   std::string why_not_;
 };
 
 }  // namespace
 
-std::unique_ptr<StatePart> buckets_part(const DistributedModel& model) { return std::make_unique<BucketsPart>(model); }
+std::unique_ptr<StatePart> buckets_part(const DistributedModel& model, int rank, int num_ranks) {
+  return std::make_unique<BucketsPart>(model, rank, num_ranks);
+}
 
 }  // namespace tessera::train

@@ -55,6 +55,14 @@ const ManifestValue* SavedNames::find_value(const std::string& name) const {
   return found == manifest_.values.end() ? nullptr : &found->second;
 }
 
+std::vector<const ManifestTensor*> SavedNames::find_tensors(const std::string& group, const std::string& prefix) const {
+  std::vector<const ManifestTensor*> found;
+  for (const auto& [key, tensor] : tensors_) {
+    if (key.first == group && key.second.starts_with(prefix)) found.push_back(tensor);
+  }
+  return found;
+}
+
 bool SavedNames::take_tensor(const std::string& group, const std::string& name,
                              const std::vector<std::int64_t>& shape) {
   taken_tensors_.insert({group, name});

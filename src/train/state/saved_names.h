@@ -26,6 +26,8 @@ class SavedNames {
   /// Null when there is none. Asking does not count as taking it.
   const ManifestTensor* find_tensor(const std::string& group, const std::string& name) const;
   const ManifestValue* find_value(const std::string& name) const;
+  /// All of the group whose names begin so.
+  std::vector<const ManifestTensor*> find_tensors(const std::string& group, const std::string& prefix) const;
 
   /// Whether it is there, with that shape; else it is noted what is wrong.
   bool take_tensor(const std::string& group, const std::string& name, const std::vector<std::int64_t>& shape);

@@ -39,8 +39,8 @@ std::unique_ptr<StatePart> random_part(int rank);
 inline constexpr const char* kBucketsPrefix = "ddp/";
 /// The reducer's buckets: "ddp/buckets", a row for each trained parameter in the order in which they travel: the number
 /// of its bucket, and its place in parameters(). With the size of buckets that was asked for: who asks for another one
-/// gets buckets of that size.
-std::unique_ptr<StatePart> buckets_part(const DistributedModel& model);
+/// gets buckets of that size. And what the gradient hook remembers of them, see HookMemory.
+std::unique_ptr<StatePart> buckets_part(const DistributedModel& model, int rank, int num_ranks);
 
 /// "sampler/epoch" and the others.
 std::unique_ptr<StatePart> sampler_part(std::function<SamplerState()> get,

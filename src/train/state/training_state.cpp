@@ -35,6 +35,7 @@ struct TrainingState::Parts {
   std::unique_ptr<StatePart> schedule;
 
   int rank() const { return comm ? comm->rank() : 0; }
+  int num_ranks() const { return comm ? comm->size() : 1; }
   void add(const std::string& name, std::unique_ptr<StatePart> part);
   void take_model(std::function<train::ModelTensors()> its_tensors);
   std::vector<StatePart*> all_others() const;
@@ -80,7 +81,7 @@ TrainingState& TrainingState::model(std::shared_ptr<torch::nn::Module> model) {
 
 TrainingState& TrainingState::model(const DistributedModel& model) {
   parts_->take_model([model] { return train::tensors_of(model.module()); });
-  parts_->add("ddp", train::buckets_part(model));
+  parts_->add("ddp", train::buckets_part(model, parts_->rank(), parts_->num_ranks()));
   return *this;
 }
 
@@ -227,12 +228,10 @@ void TrainingState::Parts::fill(const StateSource& source, const std::vector<Hel
   }
   const auto all = comm ? all_gather_texts(*comm, why) : std::vector<std::string>{why};
   if (error) std::rethrow_exception(error);
-  for (std::size_t other = 0; other < all.size(); ++other) {
-    if (all[other].empty()) continue;
-    throw StorageError("rank " + std::to_string(other) + " could not read its part of step " +
-                       std::to_string(source.manifest.step) + ": " + all[other] +
-                       "; what was read so far must not be trained (rank " + std::to_string(rank()) + ")");
-  }
+  const std::string report = first_report(all);
+  if (report.empty()) return;
+  throw StorageError("step " + std::to_string(source.manifest.step) + " could not be read everywhere: " + report +
+                     "; what was read so far must not be trained (rank " + std::to_string(rank()) + ")");
 }
 
 }  // namespace tessera

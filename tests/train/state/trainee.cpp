@@ -1,5 +1,6 @@
 #include "train/state/trainee.h"
 
+#include <tessera/data_parallel/gradient_hooks.h>
 #include <tessera/optim/adamw.h>
 
 #include <ATen/ATen.h>
@@ -33,6 +34,16 @@ FsdpOptions fsdp_options(const std::string& variant) {
   if (variant.ends_with("one unit")) options.auto_wrap(wrap_none());
   if (variant.ends_with("own copy")) options.shared_copy(false);
   if (variant.ends_with("mixed")) options.param_dtype(at::kFloat);
+  if (is_reproducible(variant)) options.reproducible(true).micro_batches(kMicroBatches);
+  return options;
+}
+
+DdpOptions ddp_options(const std::string& variant) {
+  auto options = DdpOptions().bucket_bytes(200).first_bucket_bytes(100);
+  if (variant.ends_with("int8")) options.hook(int8_hook(Int8HookOptions().block(8)));
+  if (variant.ends_with("powersgd")) {
+    options.hook(power_sgd_hook(PowerSgdOptions().rank(1).start_step(2).min_compression(1)));
+  }
   if (is_reproducible(variant)) options.reproducible(true).micro_batches(kMicroBatches);
   return options;
 }
@@ -72,9 +83,11 @@ const std::vector<std::string>& trainee_variants() {
   return names;
 }
 
+bool is_in_float(const std::string& variant) { return variant.ends_with("mixed") || variant.ends_with("fp32"); }
+
 bool fits(const std::string& variant, int num_ranks) {
-  if (variant == "alone") return num_ranks == 1;
-  if (variant == "hybrid") return num_ranks % 2 == 0;
+  if (variant.starts_with("alone")) return num_ranks == 1;
+  if (variant.starts_with("hybrid")) return num_ranks % 2 == 0;
   return !is_reproducible(variant) || kMicroBatches % num_ranks == 0;
 }
 
@@ -103,22 +116,21 @@ int num_parts(const std::string& variant, int num_ranks) {
 
 SharedTrainee::SharedTrainee(const World& world, const std::string& variant, bool feels_drift)
     : model(std::make_shared<Trainee>(feels_drift)) {
-  if (variant == "alone") {
+  if (variant.ends_with("fp32")) model->to(at::kFloat);
+  if (variant.starts_with("alone")) {
     // Each once: LibTorch's optimizers step a parameter as often as they are given it.
     for (const auto& entry : model->named_parameters()) {
       if (entry.key() != "middle.weight") trained.push_back(entry.value());
     }
   } else if (variant.starts_with("ddp")) {
-    auto options = DdpOptions().bucket_bytes(200).first_bucket_bytes(100);
-    if (is_reproducible(variant)) options.reproducible(true).micro_batches(kMicroBatches);
-    ddp = distribute(model, world, options);
+    ddp = distribute(model, world, ddp_options(variant));
     trained = ddp->parameters();
   } else {
     const int half = std::max(world.size() / 2, 1);
     const auto shards = world.comm().split_by([half](int rank) { return rank / half; }, "shards");
     const auto replicas = world.comm().split_by([half](int rank) { return rank % half; }, "replicas");
-    sharded = variant == "hybrid" ? fully_shard(model, shards, replicas, fsdp_options(variant))
-                                  : fully_shard(model, world, fsdp_options(variant));
+    sharded = variant.starts_with("hybrid") ? fully_shard(model, shards, replicas, fsdp_options(variant))
+                                            : fully_shard(model, world, fsdp_options(variant));
     trained = sharded->parameters();
   }
 }
@@ -156,7 +168,7 @@ TraineeRun::TraineeRun(const World& world, const std::string& variant, const std
 void TraineeRun::backward(int part) {
   const auto samples = kBatch / num_parts(variant_, world_.size());
   at::Tensor x = wave({kBatch, 6}, static_cast<double>(step_)).narrow(0, part * samples, samples);
-  if (variant_.ends_with("mixed")) x = x.to(at::kFloat);
+  if (is_in_float(variant_)) x = x.to(at::kFloat);
   const at::Tensor target = wave({kBatch, 6}, 0.3 * static_cast<double>(step_)).narrow(0, part * samples, samples);
   (shared_.model->forward(x) - target).square().mean().backward();
 }

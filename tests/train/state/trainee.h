@@ -34,8 +34,11 @@ struct Trainee : torch::nn::Module {
 
 using Weights = std::map<std::string, at::Tensor>;
 
-/// How a model is shared, by name.
+/// How a model is shared, by name. Beside these, "fp32" after one of them trains in float, and "ddp int8" and
+/// "ddp powersgd" send less.
 const std::vector<std::string>& trainee_variants();
+/// Whether it is computed in float: then inputs are too.
+bool is_in_float(const std::string& variant);
 /// Whether it works with so many ranks.
 bool fits(const std::string& variant, int num_ranks);
 const std::vector<std::string>& trainee_optimizers();
