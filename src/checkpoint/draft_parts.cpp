@@ -86,7 +86,8 @@ void publish(FileSystem& files, const fs::path& folder, int rank, std::string_vi
 void publish_failure(FileSystem& files, const fs::path& folder, int rank, std::string_view why) {
   const std::string name = name_of(kFailedPrefix, rank);
   if (try_on_disk([&] { publish_as(files, folder, name, why); })) return;
-  // A full disk has room for a name. Without it rank 0 learns of it because it cannot write either, or is out of patience.
+  // A full disk has room for a name. Without it rank 0 learns of it because it cannot write either, or is out of
+  // patience.
   try_on_disk([&] { files.create(folder / name, 0); });
 }
 
