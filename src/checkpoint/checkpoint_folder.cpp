@@ -111,6 +111,8 @@ class CheckpointFolder::State {
 
  private:
   bool leads() const { return comm_.rank() == 0; }
+  /// For what ranks say when they have written or read: a disk may take much longer than a message may.
+  Communicator patient() const { return comm_.with_timeout(std::max(comm_.timeout(), options_.patience())); }
   void draw_on(std::shared_ptr<observe::Terminal> terminal);
   observe::TransferLine line_of(const char* verb, std::int64_t step, std::shared_ptr<const ByteCount> count) const;
   std::shared_ptr<StepDraft> begin(std::int64_t step, const SavePlan& plan, std::string& error);
@@ -280,7 +282,7 @@ SaveReport CheckpointFolder::State::wait() {
     if (error.empty()) error = outcome.error;
   }
   // Rank 0's word counts: every rank has told it. When all have come here, nobody writes any more.
-  error = leading_error(all_gather_texts(comm_, error));
+  error = leading_error(all_gather_texts(patient(), error));
   if (last_.under_way || !outcomes.empty()) last_ = {last_.step, error.empty(), false, last_.bytes, error};
   if (leads() && (!cleaned_ || !error.empty())) clean();
   cleaned_ = true;
@@ -316,7 +318,7 @@ bool CheckpointFolder::State::all_could(const std::function<void()>& attempt, st
   } catch (...) {
     other = std::current_exception();
   }
-  damage = first_report(all_gather_texts(comm_, mine));
+  damage = first_report(all_gather_texts(patient(), mine));
   if (other) std::rethrow_exception(other);
   return damage.empty();
 }

@@ -13,7 +13,7 @@ const FieldList<CheckpointOptions>& CheckpointOptions::fields() {
           .add("max_file_bytes", &CheckpointOptions::max_file_bytes_,
                "Tensors of more bytes than this are spread over several files with an index.")
           .add("patience", &CheckpointOptions::patience_,
-               "How long rank 0 waits until all ranks have written their part.")
+               "How long ranks wait for each other when they have written or loaded their part.")
           .add_choice("progress", &CheckpointOptions::progress_, {"auto", "off"},
                       "auto: on a terminal, a line that shows how far a save or a load is.");
   return list;

@@ -9,7 +9,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <fstream>
+#include <thread>
 
 #include "observe/terminal.h"
 #include "support/error_message.h"
@@ -214,6 +216,25 @@ TEST(CheckpointFolder, HasNoneToLoadAtTheFirstStart) {
     CheckpointFolder checkpoints(folder.path() / "not" / "yet", world);
     require(!checkpoints.load_newest([](const SavedStep&) {}).has_value(), "a step from nowhere");
   });
+}
+
+// A disk may keep one rank much longer than a message may take.
+TEST(CheckpointFolder, WaitsForASlowRank) {
+  const TemporaryFolder folder;
+  constexpr auto kTimeout = std::chrono::milliseconds(300);
+  run_threads(
+      2,
+      [&](const World& world) {
+        CheckpointFolder checkpoints(folder.path(), world, CheckpointOptions().asynchronous(true));
+        checkpoints.save(20, state_of(world, 20));
+        if (world.rank() == 0) std::this_thread::sleep_for(3 * kTimeout);
+        require(checkpoints.wait().saved, "not saved");
+        checkpoints.load_newest([&](const SavedStep& step) {
+          if (world.rank() == 1) std::this_thread::sleep_for(3 * kTimeout);
+          expect_loads(world, step, 20);
+        });
+      },
+      WorldOptions().timeout(kTimeout));
 }
 
 TEST(CheckpointFolder, ShowsHowFarALoadIs) {

@@ -20,7 +20,8 @@ struct CheckpointOptions {
   TORCH_ARG(bool, asynchronous) = false;
   /// A group of tensors that is larger becomes several files and an index, as Hugging Face does it.
   TORCH_ARG(std::int64_t, max_file_bytes) = std::int64_t{5} << 30;
-  /// How long rank 0 waits until all ranks have written their part. Raise it for slow disks.
+  /// How long rank 0 waits until all ranks have written their part, and ranks for each other when they have written or
+  /// loaded theirs. Raise it for slow disks.
   TORCH_ARG(std::chrono::milliseconds, patience) = std::chrono::minutes(30);
   /// "auto": on a terminal rank 0 shows how far a save or a load is. "off": it does not.
   TORCH_ARG(std::string, progress) = "auto";
