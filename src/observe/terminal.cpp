@@ -27,6 +27,12 @@ void write_all(int descriptor, std::string_view text) {
   }
 }
 
+/// Without what does not fit: whole parts of the line, if it has such.
+std::string cut_to(const std::string& line, std::size_t width) {
+  if (line.size() <= width) return line;
+  return line.substr(0, std::min(width, line.rfind(kGap, width)));
+}
+
 std::size_t launchers_width() {
   const char* text = std::getenv("TESSERA_PROGRESS_WIDTH");
   std::size_t width = 0;
@@ -92,7 +98,7 @@ void Terminal::note(const std::string& text) {
 
 void Terminal::show() {
   if (kind_ == Kind::kNone) return;
-  std::string line = drawn_.substr(0, room_beside_note());
+  std::string line = cut_to(drawn_, room_beside_note());
   if (!line.empty() && !note_.empty()) line += kGap;
   line = (line + note_).substr(0, full_width());
   if (line == shown_) return;

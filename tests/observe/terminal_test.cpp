@@ -67,6 +67,14 @@ TEST(Terminal, ShowsANoteBehindTheLine) {
   EXPECT_EQ(screen.lines(), (Lines{"step 3"}));
 }
 
+TEST(Terminal, CutsTheLineBetweenItsParts) {
+  Screen screen(31);
+  Terminal terminal(Terminal::Kind::kOwn, screen.duplicate());
+  terminal.draw("step 3  loss 2.5000  mem 40 MB");
+  terminal.note("saving");
+  EXPECT_EQ(screen.lines(), (Lines{"step 3  loss 2.5000  saving"}));
+}
+
 TEST(Terminal, LeavesTheLineWithoutItsNote) {
   Screen screen(60);
   Terminal terminal(Terminal::Kind::kOwn, screen.duplicate());
