@@ -38,6 +38,7 @@ def measure(context):
               at_most("a step during an asynchronous save / alone", median(slowed(figures, OURS)), SLOWED)],
         notes=[SETTING, figures.calm_text(),
                "The copy is of one piece of memory to another, both used before. A step multiplies two matrices of "
-               "512 x 512; it is measured alone, and from the moment that the call returns until the save is done. Both "
+               "512 x 512; it is measured alone, before the save and behind it, and from the moment that the call returns "
+               "until the save is done. Both "
                "cores compute then: what the save takes from them is what slows the steps."],
         samples=figures.samples())

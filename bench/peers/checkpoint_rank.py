@@ -152,7 +152,7 @@ class Rank:
     def pause(self):
         """A save behind the steps of a training: what it stops them for, and what a step then takes."""
         self.clean()
-        alone = self.timed(self.steps_alone)["seconds"] / STEPS_ALONE
+        before = self.timed(self.steps_alone)["seconds"] / STEPS_ALONE
         dist.barrier()
         began = time.perf_counter()
         saving = dcp.async_save(self.state, checkpoint_id=self.folder / "dcp")
@@ -163,7 +163,8 @@ class Rank:
             num_steps += 1
         during = time.perf_counter() - began - paused
         saving.result()
-        return {"seconds": paused, "step_alone": alone, "step_during": during / max(1, num_steps), "saving": during}
+        after = self.timed(self.steps_alone)["seconds"] / STEPS_ALONE
+        return {"seconds": paused, "step_alone": (before + after) / 2, "step_during": during / max(1, num_steps), "saving": during}
 
     def check(self):
         """That what was loaded is what was saved."""

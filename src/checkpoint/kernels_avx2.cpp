@@ -6,12 +6,8 @@ namespace {
 
 struct Vector {
   using Type = __m256i;
-  static Type load(const char* from) {
-    return _mm256_loadu_si256(static_cast<const __m256i*>(static_cast<const void*>(from)));
-  }
-  static void stream(char* to, Type value) {
-    _mm256_stream_si256(static_cast<__m256i*>(static_cast<void*>(to)), value);
-  }
+  static Type load(const char* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+  static void stream(char* to, Type value) { _mm256_stream_si256(reinterpret_cast<__m256i*>(to), value); }
 };
 
 }  // namespace

@@ -6,12 +6,8 @@ namespace {
 
 struct Vector {
   using Type = __m512i;
-  static Type load(const char* from) {
-    return _mm512_loadu_si512(static_cast<const __m512i*>(static_cast<const void*>(from)));
-  }
-  static void stream(char* to, Type value) {
-    _mm512_stream_si512(static_cast<__m512i*>(static_cast<void*>(to)), value);
-  }
+  static Type load(const char* from) { return _mm512_loadu_si512(reinterpret_cast<const __m512i*>(from)); }
+  static void stream(char* to, Type value) { _mm512_stream_si512(reinterpret_cast<__m512i*>(to), value); }
 };
 
 }  // namespace

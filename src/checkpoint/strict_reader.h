@@ -17,6 +17,9 @@ namespace tessera::checkpoints {
 /// This is what such machines have in common: whatever one does not override is refused.
 class StrictReader : public nlohmann::json_sax<nlohmann::json> {
  public:
+  StrictReader(const StrictReader&) = delete;
+  StrictReader& operator=(const StrictReader&) = delete;
+
   bool null() override { return unexpected("null"); }
   bool boolean(bool value) override { return unexpected(value ? "true" : "false"); }
   bool number_integer(number_integer_t value) override { return unexpected(std::to_string(value)); }
@@ -34,8 +37,6 @@ class StrictReader : public nlohmann::json_sax<nlohmann::json> {
   /// `origin` outlives this. `title` is "the header".
   StrictReader(const std::string& origin, std::string title) : origin_(origin), title_(std::move(title)) {}
   ~StrictReader() override = default;
-  StrictReader(const StrictReader&) = delete;
-  StrictReader& operator=(const StrictReader&) = delete;
 
   [[noreturn]] void refuse(const std::string& fault) const { throw StorageError(origin_ + ": " + fault); }
   bool unexpected(const std::string& found) const { refuse(where() + ": expected " + expected() + ", found " + found); }
