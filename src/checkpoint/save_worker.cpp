@@ -11,10 +11,10 @@
 namespace tessera::checkpoints {
 namespace {
 
-// Beside one busy thread on its core it gets a thirtieth, which is enough for checksums of some 300 MB a second.
+// The lowest there is: beside a busy thread on its core it gets some hundredths, and where the core is idle all of it.
 // Counted from the priority that the program has: at one of its own, a thread would starve beside a training that was
 // given a high one.
-constexpr int kYielding = 15;
+constexpr int kYielding = 19;
 
 void give_way() {
   const auto thread = static_cast<id_t>(gettid());  // on Linux a number of a thread will do
