@@ -8,15 +8,12 @@
 #include <thread>
 #include <vector>
 
+#include "support/sanitized.h"
+
 namespace tessera::flight {
 namespace {
 
-// A sanitizer's own work is not what is measured.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr double kLimitSeconds = 1e-4;
-#else
-constexpr double kLimitSeconds = 1e-6;
-#endif
+constexpr double kLimitSeconds = 1e-6 * testing::kSanitizerSlowdown;
 
 CallStart start_of(std::uint32_t group, std::uint64_t sequence) {
   CallStart call;
