@@ -2,7 +2,7 @@
 //   save 1            a save that the caller waits for
 //   save_async 1      a save in the background, behind the steps of a training
 //   fill 1            makes the step that is loaded
-//   load cold 1       a load, after the page cache has lost the files; "load warm 1": after another load
+//   load cold 1       a load, after the page cache has lost the files; "load warm 1": after all have been read into it
 // and answers with a line of JSON. Between lines it sleeps, so that others can be measured. All ranks get the same
 // lines, and share the folder, which exists. bench/peers/checkpoint_rank.py does the same with the same bytes.
 #include <tessera/checkpoint/checkpoint_folder.h>
@@ -63,14 +63,29 @@ Answer timed(const std::function<void()>& body) {
   return {.seconds = now(CLOCK_MONOTONIC) - began, .processor = now(CLOCK_PROCESS_CPUTIME_ID) - used};
 }
 
-/// Takes the files out of the page cache.
-void forget(const fs::path& folder) {
+void for_each_file(const fs::path& folder, const std::function<void(int)>& use) {
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     if (!entry.is_regular_file()) continue;
     const tessera::Descriptor file(open(entry.path().c_str(), O_RDONLY | O_CLOEXEC));
-    fsync(file.get());
-    posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+    use(file.get());
   }
+}
+
+/// Takes the files out of the page cache.
+void forget(const fs::path& folder) {
+  for_each_file(folder, [](int file) {
+    fsync(file);
+    posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+  });
+}
+
+/// Reads the files into the page cache: a load of ours may leave it as it is.
+void fetch(const fs::path& folder) {
+  std::vector<char> piece(std::size_t{4} << 20);
+  for_each_file(folder, [&piece](int file) {
+    while (read(file, piece.data(), piece.size()) > 0) {
+    }
+  });
 }
 
 /// The rows of one rank of each tensor.
@@ -166,8 +181,7 @@ class Rank {
   }
 
   Answer load(bool is_cold) {
-    if (!is_cold) load_target();
-    if (is_cold && world_.rank() == 0) forget(folder_);
+    if (world_.rank() == 0) (is_cold ? forget : fetch)(folder_);
     world_.comm().barrier();
     return timed([this] { load_target(); });
   }

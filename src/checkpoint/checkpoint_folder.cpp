@@ -333,6 +333,7 @@ bool CheckpointFolder::State::try_load(std::int64_t step, const std::function<vo
   const auto open = [&] {
     saved.emplace(folder_ / step_folder_name(step));
     if (line.is_shown()) saved->count_reads(count);
+    if (comm_.size() == 1) saved->read_alone();
   };
   if (all_could(open, damage) && all_could([&] { restore(*saved); }, damage)) {
     return true;

@@ -1,7 +1,5 @@
 #include "checkpoint/direct_writer.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -12,8 +10,6 @@ namespace {
 
 /// A copy of fewer bytes costs less than a request of its own.
 constexpr std::size_t kLeastUncopied = std::size_t{256} << 10;
-
-bool is_for_another_try(int result) { return result == -EINTR || result == -EAGAIN || result == -EBUSY; }
 
 }  // namespace
 
@@ -63,28 +59,12 @@ class DirectWriter::Cursor {
 };
 
 std::unique_ptr<DirectWriter> DirectWriter::make(int& error) {
-  std::unique_ptr<DirectWriter> writer(new DirectWriter);
-  const int result = io_uring_queue_init(kNumBuffers, &writer->ring_, 0);
-  if (result < 0) {
-    error = -result;
-    return nullptr;
-  }
-  writer->has_ring_ = true;
-  void* const memory =
-      mmap(nullptr, kNumBuffers * kBufferBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) {
-    error = errno;
-    return nullptr;
-  }
-  madvise(memory, kNumBuffers * kBufferBytes, MADV_HUGEPAGE);  // the disk is given fewer pages; only a wish
-  writer->memory_ = static_cast<std::byte*>(memory);
-  for (std::size_t i = 0; i < kNumBuffers; ++i) writer->slots_[i].buffer = writer->memory_ + i * kBufferBytes;
-  return writer;
+  std::unique_ptr<RequestRing> ring = RequestRing::make(kNumBuffers, kBufferBytes, error);
+  return ring ? std::unique_ptr<DirectWriter>(new DirectWriter(std::move(ring))) : nullptr;
 }
 
-DirectWriter::~DirectWriter() {
-  if (has_ring_) io_uring_queue_exit(&ring_);
-  if (memory_ != nullptr) munmap(memory_, kNumBuffers * kBufferBytes);
+DirectWriter::DirectWriter(std::unique_ptr<RequestRing> ring) : ring_(std::move(ring)) {
+  for (std::size_t i = 0; i < kNumBuffers; ++i) slots_[i].buffer = ring_->buffer(i);
 }
 
 int DirectWriter::write(int file, const WriteStretch& stretch, std::size_t alignment) {
@@ -101,7 +81,7 @@ int DirectWriter::write(int file, const WriteStretch& stretch, std::size_t align
     }
   }
   // After an error too: the disk still reads from the buffers, and from the caller's memory.
-  while (num_under_way_ > 0) take_completion();
+  while (ring_->num_under_way() > 0) take_completion();
   return error_;
 }
 
@@ -111,31 +91,15 @@ DirectWriter::Slot* DirectWriter::free_slot() {
 }
 
 void DirectWriter::submit(Slot& slot) {
-  io_uring_sqe* const entry = io_uring_get_sqe(&ring_);
-  io_uring_prep_write(entry, file_, slot.bytes.data(), static_cast<unsigned>(slot.bytes.size()), slot.offset);
-  io_uring_sqe_set_data(entry, &slot);
-  int result = 0;
-  do {
-    result = io_uring_submit(&ring_);
-  } while (is_for_another_try(result));
-  if (result < 0) {
-    is_usable_ = false;  // the entry stays in the ring
-    fail(-result);
-    return;
-  }
+  const int error = ring_->write(file_, slot.bytes, slot.offset, &slot);
+  if (error != 0) return fail(error);
   slot.is_under_way = true;
-  ++num_under_way_;
 }
 
 void DirectWriter::take_completion() {
-  io_uring_cqe* entry = nullptr;
-  while (is_for_another_try(io_uring_wait_cqe(&ring_, &entry))) {
-  }
-  Slot& slot = *static_cast<Slot*>(io_uring_cqe_get_data(entry));
-  const int result = entry->res;
-  io_uring_cqe_seen(&ring_, entry);
+  const auto [owner, result] = ring_->wait();
+  Slot& slot = *static_cast<Slot*>(owner);
   slot.is_under_way = false;
-  --num_under_way_;
   if (result < 0 && !is_for_another_try(result)) return fail(-result);
   const auto num_taken = static_cast<std::size_t>(std::max(result, 0));
   if (num_taken == slot.bytes.size() || error_ != 0) return;
@@ -145,24 +109,6 @@ void DirectWriter::take_completion() {
   slot.bytes = slot.bytes.subspan(num_done);
   slot.offset += num_done;
   submit(slot);
-}
-
-std::unique_ptr<DirectWriter> DirectWriters::take(int& error) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
-      std::unique_ptr<DirectWriter> writer = std::move(idle_.back());
-      idle_.pop_back();
-      return writer;
-    }
-  }
-  return DirectWriter::make(error);
-}
-
-void DirectWriters::give_back(std::unique_ptr<DirectWriter> writer) {
-  if (!writer->is_usable()) return;
-  const std::lock_guard lock(mutex_);
-  idle_.push_back(std::move(writer));
 }
 
 }  // namespace tessera::checkpoints

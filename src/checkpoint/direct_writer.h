@@ -1,15 +1,13 @@
 #pragma once
 
-#include <liburing.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
-#include <vector>
 
+#include "checkpoint/idle_pool.h"
+#include "checkpoint/request_ring.h"
 #include "checkpoint/write_stretch.h"
 
 namespace tessera::checkpoints {
@@ -25,16 +23,13 @@ class DirectWriter {
 
   /// Null, with the system's error in `error`, where it gives no ring.
   static std::unique_ptr<DirectWriter> make(int& error);
-  ~DirectWriter();
-  DirectWriter(const DirectWriter&) = delete;
-  DirectWriter& operator=(const DirectWriter&) = delete;
 
   /// Returns 0, or the system's error; then any part of the bytes may be written.
   /// Requires: both ends of the stretch are multiples of `alignment`, a power of two; `file` is open with O_DIRECT.
   /// Blocks: until the disk took all of it.
   int write(int file, const WriteStretch& stretch, std::size_t alignment);
   /// False when it must not be used again.
-  bool is_usable() const { return is_usable_; }
+  bool is_usable() const { return ring_->is_usable(); }
 
  private:
   /// One request. Its bytes are in its buffer, or where the caller has them.
@@ -46,34 +41,20 @@ class DirectWriter {
   };
   class Cursor;
 
-  DirectWriter() = default;
+  explicit DirectWriter(std::unique_ptr<RequestRing> ring);
   Slot* free_slot();
   void submit(Slot& slot);
   void take_completion();
   void fail(int error) { error_ = error_ == 0 ? error : error_; }
 
-  io_uring ring_{};
-  bool has_ring_ = false;
-  bool is_usable_ = true;
-  std::byte* memory_ = nullptr;
+  std::unique_ptr<RequestRing> ring_;
   std::array<Slot, kNumBuffers> slots_;
-  std::size_t num_under_way_ = 0;
   int file_ = -1;
   std::size_t alignment_ = 0;
   int error_ = 0;
 };
 
-/// Writers that files share: as many as threads write at once. They go with the last file.
-/// Thread-safety: all members may be called from any thread.
-class DirectWriters {
- public:
-  /// An idle one, or a new one. Null, with the system's error, when there is none to be had.
-  std::unique_ptr<DirectWriter> take(int& error);
-  void give_back(std::unique_ptr<DirectWriter> writer);
-
- private:
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<DirectWriter>> idle_;
-};
+/// Writers that files share. They go with the last file.
+class DirectWriters : public IdlePool<DirectWriter> {};
 
 }  // namespace tessera::checkpoints

@@ -1,16 +1,16 @@
 #include "checkpoint/disk_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <span>
 #include <utility>
 
+#include "checkpoint/direct_alignment.h"
 #include "checkpoint/disk_error.h"
 
 namespace tessera::checkpoints {
@@ -25,7 +25,6 @@ namespace {
 // directly only if all of their page and of their file system's block is of one stretch; the pages where stretches
 // meet are buffered by all of them, and the system keeps one copy of a page for all processes.
 
-constexpr std::size_t kMostAlignment = std::size_t{64} << 10;
 /// Below this a request costs more than the copy that it saves.
 constexpr std::size_t kLeastDirect = std::size_t{256} << 10;
 /// Of one call that goes through the page cache.
@@ -42,14 +41,6 @@ std::size_t num_pieces_of_call(std::span<const iovec> pieces) {
   return count;
 }
 
-std::size_t alignment_of(int file) {
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  struct stat found{};
-  if (fstat(file, &found) != 0 || found.st_blksize <= 0) return page;
-  const auto block = std::bit_ceil(static_cast<std::size_t>(found.st_blksize));
-  return std::max(page, std::min(block, kMostAlignment));  // file systems of networks name what they like to transfer
-}
-
 /// What says that it cannot be done this way, rather than that the disk failed.
 bool is_refusal(int error) {
   return error == EINVAL || error == EOPNOTSUPP || error == ENOSYS || error == EPERM || error == ENOMEM;
@@ -64,7 +55,7 @@ DiskFile::DiskFile(std::filesystem::path path, Descriptor file, std::shared_ptr<
 }
 
 void DiskFile::open_direct() {
-  alignment_ = alignment_of(file_.get());
+  alignment_ = direct_alignment(file_.get());
   direct_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC));
   is_direct_ = static_cast<bool>(direct_);
   if (!direct_) refuse_direct("opening it for direct I/O", errno);

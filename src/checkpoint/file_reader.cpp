@@ -12,6 +12,8 @@
 #include <string>
 #include <utility>
 
+#include "checkpoint/page_cache.h"
+
 namespace tessera::checkpoints {
 
 FileReader::FileReader(std::filesystem::path path) : path_(std::move(path)) {
@@ -39,6 +41,15 @@ void FileReader::read(std::uint64_t offset, std::span<std::byte> into) const {
     into = into.subspan(static_cast<std::size_t>(count));
     offset += static_cast<std::uint64_t>(count);
   }
+}
+
+bool FileReader::is_mostly_on_disk(std::uint64_t offset, std::uint64_t num_bytes) const {
+  return 2 * num_cached_pages(file_.get(), offset, num_bytes).value_or(0) < num_pages(offset, num_bytes);
+}
+
+Descriptor FileReader::open_again(int flags) const {
+  const std::string name = "/proc/self/fd/" + std::to_string(file_.get());
+  return Descriptor(open(name.c_str(), O_RDONLY | O_CLOEXEC | flags));
 }
 
 }  // namespace tessera::checkpoints

@@ -30,6 +30,12 @@ class FileReader {
     return FileView::of(file_.get(), offset, num_bytes);
   }
 
+  /// Whether the page cache holds less than half of it, as far as the system tells.
+  bool is_mostly_on_disk(std::uint64_t offset, std::uint64_t num_bytes) const;
+
+  /// The same file, even if its name is gone, opened for reading with other flags. None where the system refuses.
+  Descriptor open_again(int flags) const;
+
  private:
   std::filesystem::path path_;
   Descriptor file_;

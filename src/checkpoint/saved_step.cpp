@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "checkpoint/direct_reader.h"
 #include "checkpoint/file_reader.h"
 #include "checkpoint/safetensors_header.h"
 #include "checkpoint/slice_reader.h"
@@ -22,6 +23,7 @@ struct SavedStep::State {
   Manifest manifest;
   std::vector<FileReader> files;      // as the manifest's
   std::vector<std::uint64_t> starts;  // of each tensor of the manifest, in its file
+  mutable checkpoints::DirectReaders readers;
 
   void open_files();
   std::string header_fault(std::size_t file);
@@ -72,6 +74,27 @@ std::uint64_t checksum_of_file(const FileReader& file) {
   }
   return checksum.value();
 }
+
+/// One of the readers that go past the page cache, if the system gives one.
+class BorrowedReader {
+ public:
+  /// None from null.
+  explicit BorrowedReader(checkpoints::DirectReaders* readers) : readers_(readers) {
+    int error = 0;
+    if (readers_ != nullptr) reader_ = readers_->take(error);
+  }
+  ~BorrowedReader() {
+    if (reader_) readers_->give_back(std::move(reader_));
+  }
+  BorrowedReader(const BorrowedReader&) = delete;
+  BorrowedReader& operator=(const BorrowedReader&) = delete;
+
+  checkpoints::DirectReader* get() const { return reader_.get(); }
+
+ private:
+  checkpoints::DirectReaders* const readers_;
+  std::unique_ptr<checkpoints::DirectReader> reader_;
+};
 
 std::string another_tensor(const ManifestTensor& tensor, const StoredTensor* stored) {
   const std::string expected = "tensor " + shown(tensor.name) + ": the manifest says " +
@@ -171,7 +194,10 @@ void SavedStep::read(std::string_view group, std::string_view name, const SliceP
     throw ConfigError(what + ": expected room for " + std::to_string(num_bytes) + " bytes, found " +
                       std::to_string(into.size()));
   }
-  checkpoints::ReadBuffers buffers(manifest.block_bytes, count_.get());
+  // See Note [Past the page cache].
+  const bool is_part = num_bytes < checkpoints::bytes_of(tensor->dtype, tensor->shape);
+  const BorrowedReader direct(is_alone_ || is_part ? &state_->readers : nullptr);
+  checkpoints::ReadBuffers buffers(manifest.block_bytes, count_.get(), direct.get());
   const std::uint64_t start = state_->starts[static_cast<std::size_t>(tensor - manifest.tensors.data())];
   for (const ManifestSlice& slice : tensor->slices) {
     checkpoints::SliceReader(state_->files[tensor->file], start, *tensor, slice, buffers).read(wanted, into);

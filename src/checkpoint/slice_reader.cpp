@@ -19,9 +19,6 @@ constexpr std::uint64_t kMostSkipped = std::uint64_t{1} << 15;
 // So are runs that are longer than this.
 constexpr std::uint64_t kLongRun = std::uint64_t{1} << 16;
 
-// A view of less costs more than it saves; of more, the system would hold pages that are not needed yet.
-constexpr std::uint64_t kLeastViewed = std::uint64_t{1} << 18;
-constexpr std::uint64_t kMostViewed = std::uint64_t{1} << 22;
 // So much is copied, and summed while the caches of one core still hold it.
 constexpr std::size_t kCopiedAtOnce = std::size_t{1} << 16;
 
@@ -68,7 +65,8 @@ SliceReader::SliceReader(const FileReader& file, std::uint64_t start, const Mani
       runs_(slice.place, "a slice"),
       element_bytes_(static_cast<std::uint64_t>(dtype_bytes(tensor.dtype))),
       run_bytes_(static_cast<std::uint64_t>(runs_.run_length()) * element_bytes_),
-      buffered_block_(kNoBlock) {}
+      buffered_block_(kNoBlock),
+      stretch_(file, buffers.direct_) {}
 
 std::uint64_t SliceReader::num_bytes() const { return static_cast<std::uint64_t>(runs_.num_runs()) * run_bytes_; }
 
@@ -111,18 +109,19 @@ void SliceReader::read(const SliceRuns& wanted, std::span<std::byte> into) {
 }
 
 void SliceReader::read_piece(Piece piece, std::span<std::byte> into) {
+  const std::uint64_t last = (piece.in_slice + piece.num_bytes - 1) / buffers_.block_bytes_;
   while (piece.num_bytes > 0) {
     const std::uint64_t block = piece.in_slice / buffers_.block_bytes_;
     const std::uint64_t skipped = piece.in_slice - block_begin(block);
     const std::uint64_t num_bytes = std::min(piece.num_bytes, block_end(block) - piece.in_slice);
     const auto target = into.subspan(piece.in_destination, num_bytes);
     if (num_bytes == block_end(block) - block_begin(block)) {
-      if (!load(block, target, piece.num_bytes)) throw StorageError(fault(block, block));
+      if (!load(block, target, last)) throw StorageError(fault(block, block));
     } else {
       if (buffered_block_ != block) {
         buffered_block_ = kNoBlock;
         const std::uint64_t length = block_end(block) - block_begin(block);
-        if (!load(block, buffers_.block_of(length), length)) {
+        if (!load(block, buffers_.block_of(length), last)) {
           throw StorageError(fault(block, block));
         }
         buffered_block_ = block;
@@ -134,32 +133,27 @@ void SliceReader::read_piece(Piece piece, std::span<std::byte> into) {
   }
 }
 
-bool SliceReader::load(std::uint64_t block, std::span<std::byte> target, std::uint64_t useful) {
-  const std::span<const std::byte> bytes = viewed(block, useful);
+bool SliceReader::load(std::uint64_t block, std::span<std::byte> target, std::uint64_t last) {
+  const std::span<const std::byte> bytes = uncopied(block, last);
   if (!bytes.empty()) return copy_and_sum(bytes, target.data()) == slice_.checksums[block];
   gather(block_begin(block), target);
   return checksum_of(target) == slice_.checksums[block];
 }
 
 bool SliceReader::is_intact(std::uint64_t block) {
-  const std::span<const std::byte> bytes = viewed(block, num_bytes() - block_begin(block));
+  const std::span<const std::byte> bytes = uncopied(block, num_blocks(num_bytes(), buffers_.block_bytes_) - 1);
   if (!bytes.empty()) return checksum_of(bytes) == slice_.checksums[block];
-  const std::uint64_t length = block_end(block) - block_begin(block);
-  return load(block, buffers_.block_of(length), length);
+  return load(block, buffers_.block_of(block_end(block) - block_begin(block)), block);
 }
 
-std::span<const std::byte> SliceReader::viewed(std::uint64_t block, std::uint64_t useful) {
+std::span<const std::byte> SliceReader::uncopied(std::uint64_t block, std::uint64_t last) {
   const std::uint64_t begin = block_begin(block);
-  const auto length = static_cast<std::size_t>(block_end(block) - begin);
+  const std::uint64_t length = block_end(block) - begin;
   const std::uint64_t left_of_run = run_bytes_ - begin % run_bytes_;
-  if (length < kLeastViewed || length > left_of_run) return {};
+  if (length > left_of_run) return {};
   const std::uint64_t offset = file_offset(begin);
-  if (!view_ || !view_->holds(offset, length)) {
-    view_.reset();  // its pages go before others come
-    const std::uint64_t most = std::max<std::uint64_t>(kMostViewed, length);
-    view_ = file_.view(offset, static_cast<std::size_t>(std::min({useful, left_of_run, most})));
-  }
-  return view_ ? view_->bytes(offset, length) : std::span<const std::byte>();
+  return stretch_.block(offset, static_cast<std::size_t>(length),
+                        offset + std::min(block_end(last) - begin, left_of_run));
 }
 
 void SliceReader::gather(std::uint64_t in_slice, std::span<std::byte> target) {

@@ -6,12 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "checkpoint/direct_reader.h"
 #include "checkpoint/file_reader.h"
+#include "checkpoint/file_stretch.h"
 #include "checkpoint/slice_runs.h"
 
 namespace tessera::checkpoints {
@@ -19,9 +20,10 @@ namespace tessera::checkpoints {
 /// What reading a slice needs beside the destination: a block of it, and a piece of its file.
 class ReadBuffers {
  public:
-  /// With a count, which outlives this, of what reaches its destination.
-  explicit ReadBuffers(std::uint64_t block_bytes, ByteCount* count = nullptr)
-      : block_bytes_(block_bytes), count_(count) {}
+  /// With a count of what reaches its destination, and a reader for what may go past the page cache: see Note [Past the
+  /// page cache]. Both outlive this.
+  explicit ReadBuffers(std::uint64_t block_bytes, ByteCount* count = nullptr, DirectReader* direct = nullptr)
+      : block_bytes_(block_bytes), count_(count), direct_(direct) {}
 
  private:
   friend class SliceReader;
@@ -35,6 +37,7 @@ class ReadBuffers {
 
   std::uint64_t block_bytes_;
   ByteCount* count_;
+  DirectReader* direct_;
   std::vector<std::byte> block_;
   std::vector<std::byte> window_;
 };
@@ -71,12 +74,11 @@ class SliceReader {
   /// Where a byte of the slice lies in the file.
   std::uint64_t file_offset(std::uint64_t in_slice) const;
   void read_piece(Piece piece, std::span<std::byte> into);
-  /// Brings a block to `target`. False when its checksum is another. `useful` bytes are wanted from its begin on.
-  bool load(std::uint64_t block, std::span<std::byte> target, std::uint64_t useful);
+  /// Brings a block to `target`. False when its checksum is another. It and those up to `last` are wanted.
+  bool load(std::uint64_t block, std::span<std::byte> target, std::uint64_t last);
   bool is_intact(std::uint64_t block);
-  /// A block without a copy of it, with more of what is useful if that is one stretch. Empty where only gather() will
-  /// do.
-  std::span<const std::byte> viewed(std::uint64_t block, std::uint64_t useful);
+  /// A block without a copy of it. Empty where only gather() will do.
+  std::span<const std::byte> uncopied(std::uint64_t block, std::uint64_t last);
   void gather(std::uint64_t in_slice, std::span<std::byte> target);
   std::span<const std::byte> window(std::uint64_t offset, std::uint64_t num_bytes, std::uint64_t num_useful);
   std::string fault(std::uint64_t first_block, std::uint64_t last_block) const;
@@ -92,7 +94,7 @@ class SliceReader {
   std::uint64_t buffered_block_;    // in buffers_.block_
   std::uint64_t window_begin_ = 0;  // of buffers_.window_, in the file
   std::uint64_t window_end_ = 0;
-  std::optional<FileView> view_;
+  FileStretch stretch_;
 };
 
 }  // namespace tessera::checkpoints

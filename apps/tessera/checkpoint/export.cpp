@@ -20,6 +20,7 @@ void run_export(const InterchangeArguments& arguments) {
   SavedStep step(folder);
   const auto count = std::make_shared<ByteCount>();
   step.count_reads(count);
+  step.read_alone();
   InterchangeReport report;
   {
     const observe::TransferLine line(observe::process_terminal(true), "exporting " + step_title(folder), count);

@@ -29,11 +29,15 @@ class SavedStep {
   const Manifest& manifest() const;
 
   /// The elements of `place` of a tensor, row by row, into `into`, which has exactly their bytes. Reads the blocks that
-  /// hold them, and checks each: straight into `into` where it holds a whole block, else through a buffer of a block
-  /// and a quarter of a MiB, all the memory that this takes. Blocks: for the disk.
+  /// hold them, and checks each: straight into `into` where it holds a whole block, else through buffers: a block and
+  /// five MiB are all the memory that this takes. Blocks: for the disk.
   /// Throws StorageError naming file, tensor, slice and bytes of a block that is damaged, ConfigError for a tensor or
   /// place that is not there. Then `into` holds anything.
   void read(std::string_view group, std::string_view name, const SlicePlace& place, std::span<std::byte> into) const;
+
+  /// No other process of this host reads the same tensors: what is not in the page cache need not come there. Without
+  /// this, only parts of tensors go past it, and whole ones, which ranks have in common, through it.
+  void read_alone() { is_alone_ = true; }
 
   /// From now on what is read through this handle and its copies is counted there.
   void count_reads(std::shared_ptr<ByteCount> count) { count_ = std::move(count); }
@@ -52,6 +56,7 @@ class SavedStep {
   struct State;
   std::shared_ptr<const State> state_;
   std::shared_ptr<ByteCount> count_;
+  bool is_alone_ = false;
 };
 
 /// The newest step that opens and, when `thorough`, verifies. `skipped` gets a line for each newer one that does not,

@@ -44,6 +44,17 @@ RankState part_of(int rank, int size, std::int64_t step, std::int64_t version) {
   return state;
 }
 
+std::string other_numbers(const SavedStep& step, const RankState& expected) {
+  std::string faults;
+  std::vector<HeldSlice> found = expected.slices;
+  for (HeldSlice& slice : found) slice.values = at::zeros_like(slice.values);
+  read_slices(step, found);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (!at::equal(found[i].values, expected.slices[i].values)) faults += found[i].name + " is of another step\n";
+  }
+  return faults;
+}
+
 }  // namespace
 
 RankState numbered_state(const World& world, std::int64_t step, std::int64_t version) {
@@ -55,15 +66,11 @@ std::int64_t version_of(const SavedStep& step) { return std::get<std::int64_t>(s
 std::string faults_of(const SavedStep& step) {
   std::string faults;
   for (const std::string& fault : step.verify()) faults += fault + "\n";
-  if (!faults.empty()) return faults;
-  const RankState expected = part_of(0, 1, step.manifest().step, version_of(step));
-  std::vector<HeldSlice> found = expected.slices;
-  for (HeldSlice& slice : found) slice.values = at::zeros_like(slice.values);
-  read_slices(step, found);
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    if (!at::equal(found[i].values, expected.slices[i].values)) faults += found[i].name + " is of another step\n";
-  }
-  return faults;
+  return faults.empty() ? other_numbers(step, part_of(0, 1, step.manifest().step, version_of(step))) : faults;
+}
+
+std::string faults_of_part(const World& world, const SavedStep& step) {
+  return other_numbers(step, numbered_state(world, step.manifest().step, version_of(step)));
 }
 
 }  // namespace tessera::testing

@@ -20,4 +20,7 @@ std::int64_t version_of(const SavedStep& step);
 /// its number and version give. Empty: nothing.
 std::string faults_of(const SavedStep& step);
 
+/// As above, of what one rank reads: its part.
+std::string faults_of_part(const World& world, const SavedStep& step);
+
 }  // namespace tessera::testing

@@ -1,5 +1,5 @@
-// Systems that lack what saves use where they can: an exchange of names, direct I/O, io_uring. The kernel refuses the
-// call to real ranks, which then save in another way.
+// Systems that lack what saves and loads use where they can: an exchange of names, direct I/O, io_uring. The kernel
+// refuses the call to real ranks, which then do it in another way.
 #include <tessera/checkpoint/checkpoint_folder.h>
 #include <tessera/checkpoint/step_folders.h>
 
@@ -13,6 +13,7 @@
 #include "checkpoint/process/numbered_state.h"
 #include "checkpoint/process/refused_call.h"
 #include "checkpoint/process/roles.h"
+#include "support/cold_files.h"
 #include "support/error_message.h"
 #include "support/require.h"
 #include "support/temporary_folder.h"
@@ -64,8 +65,12 @@ void save_without_a_call(const Arguments& arguments) {
   save(1, 1);
   save(1, 2);  // exchanged for the first
   save(2, 1);
-  const auto step =
-      checkpoints.load_newest([](const SavedStep& saved) { require(faults_of(saved).empty(), "faults"); });
+  if (world.rank() == 0) forget_files(arguments.at(0));
+  world.comm().barrier();
+  const auto step = checkpoints.load_newest([&world](const SavedStep& saved) {
+    require(faults_of_part(world, saved).empty(), "another part than was saved");
+    require(faults_of(saved).empty(), "faults");
+  });
   require(step == 2, "another step is the newest");
 }
 
