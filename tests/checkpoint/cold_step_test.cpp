@@ -19,7 +19,6 @@ namespace tessera {
 namespace {
 
 using testing::picked;
-using testing::WrittenTensor;
 
 constexpr std::int64_t kRows = 2'100;
 constexpr std::int64_t kColumns = 1'003;
