@@ -15,6 +15,8 @@ struct CopyLayout {
   std::size_t num_bytes = 0;
 
   static CopyLayout of(const SavePlan& plan, int rank);
+
+  bool operator==(const CopyLayout&) const = default;
 };
 
 }  // namespace tessera::checkpoints

@@ -74,24 +74,34 @@ Told told_of(const RankState& state, std::string& slices) {
 
 }  // namespace
 
-AgreedSave PlanAgreement::agree(const Communicator& comm, const RankState& state, std::uint64_t max_file_bytes) {
+PlanAgreement::PlanAgreement(Communicator comm, std::uint64_t max_file_bytes)
+    : comm_(std::move(comm)), max_file_bytes_(max_file_bytes) {}
+
+AgreedSave PlanAgreement::agree(const RankState& state) {
   std::string slices;
   const Told mine = told_of(state, slices);
   std::vector<std::string> fingerprints;
   std::vector<std::string> values;
-  for (const std::string& text : all_gather_texts(comm, mine.to_text())) {
+  for (const std::string& text : all_gather_texts(comm_, mine.to_text())) {
     Told told = Told::parse(text);
     if (!told.fault.empty()) throw ConfigError("rank " + std::to_string(values.size()) + ": " + told.fault);
     fingerprints.push_back(std::move(told.fingerprint));
     values.push_back(std::move(told.values));
   }
   if (fingerprints != fingerprints_) {
-    std::vector<std::vector<SliceDescription>> of_ranks;
-    for (const std::string& text : all_gather_texts(comm, slices)) of_ranks.push_back(slices_from_text(text));
-    plan_ = std::make_shared<const SavePlan>(SavePlan::make(of_ranks, max_file_bytes));
+    make_plan(slices);
     fingerprints_ = std::move(fingerprints);
   }
-  return {plan_, merged(values)};
+  return {plan_, copy_layout_, merged(values)};
+}
+
+/// Collective. `slices`: of this rank.
+void PlanAgreement::make_plan(const std::string& slices) {
+  std::vector<std::vector<SliceDescription>> of_ranks;
+  for (const std::string& text : all_gather_texts(comm_, slices)) of_ranks.push_back(slices_from_text(text));
+  auto plan = std::make_shared<const SavePlan>(SavePlan::make(of_ranks, max_file_bytes_));
+  copy_layout_ = std::make_shared<const CopyLayout>(CopyLayout::of(*plan, comm_.rank()));
+  plan_ = std::move(plan);
 }
 
 }  // namespace tessera::checkpoints

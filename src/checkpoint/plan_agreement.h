@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/copy_layout.h"
 #include "checkpoint/save_plan.h"
 
 namespace tessera::checkpoints {
@@ -16,19 +17,27 @@ namespace tessera::checkpoints {
 /// What the ranks know of one another before a save.
 struct AgreedSave {
   std::shared_ptr<const SavePlan> plan;
-  std::map<std::string, ManifestValue> values;  ///< of all ranks
+  std::shared_ptr<const CopyLayout> copy_layout;  ///< of what this rank writes
+  std::map<std::string, ManifestValue> values;    ///< of all ranks
 };
 
-/// Makes the plan of a save, and keeps it for the next one: as long as every rank holds the same slices as before, the
-/// ranks tell one another no more than that.
+/// Makes the plan of a save, with all that follows from it, and keeps it for the next one: as long as every rank holds
+/// the same slices as before, the ranks tell one another no more than that.
 class PlanAgreement {
  public:
-  /// Collective: over `comm`. Throws ConfigError, on every rank, when their slices or values do not fit together.
-  AgreedSave agree(const Communicator& comm, const RankState& state, std::uint64_t max_file_bytes);
+  PlanAgreement(Communicator comm, std::uint64_t max_file_bytes);
+
+  /// Collective. Throws ConfigError, on every rank, when their slices or values do not fit together.
+  AgreedSave agree(const RankState& state);
 
  private:
+  void make_plan(const std::string& slices);
+
+  Communicator comm_;
+  std::uint64_t max_file_bytes_;
   std::vector<std::string> fingerprints_;  // of the slices of each rank
   std::shared_ptr<const SavePlan> plan_;
+  std::shared_ptr<const CopyLayout> copy_layout_;
 };
 
 }  // namespace tessera::checkpoints

@@ -53,7 +53,10 @@ std::string first_error(const std::vector<SaveOutcome>& outcomes) {
 
 }  // namespace
 
-StepSaver::StepSaver(SharedFolder& folder) : folder_(folder), worker_(folder.options().asynchronous()) {}
+StepSaver::StepSaver(SharedFolder& folder)
+    : folder_(folder),
+      agreement_(folder.comm(), static_cast<std::uint64_t>(folder.options().max_file_bytes())),
+      worker_(folder.options().asynchronous()) {}
 
 SaveReport StepSaver::save(std::int64_t step, const RankState& state) {
   const at::NoGradGuard no_grad;
@@ -62,7 +65,7 @@ SaveReport StepSaver::save(std::int64_t step, const RankState& state) {
   settle_failures();
   const CheckpointOptions& options = folder_.options();
   const int rank = folder_.comm().rank();
-  auto [plan, values] = agreement_.agree(folder_.comm(), state, static_cast<std::uint64_t>(options.max_file_bytes()));
+  auto [plan, copy_layout, values] = agreement_.agree(state);
   last_ = {step, false, false, bytes_of(*plan), {}};
   auto draft = begin(step, *plan, last_.error);
   if (!draft) return told(last_);
@@ -70,7 +73,7 @@ SaveReport StepSaver::save(std::int64_t step, const RankState& state) {
   const auto parts = written_parts(*plan, rank, state);
   SaveOrder order{plan, step, rank, std::move(values), options.patience(), std::make_shared<ByteCount>()};
   for (const at::Tensor& part : parts) order.count->total += part.nbytes();
-  submit(std::move(draft), std::move(order), sources_of(parts, *plan));
+  submit(std::move(draft), std::move(order), sources_of(parts, *copy_layout));
   if (!options.asynchronous()) return wait();
   last_.under_way = true;
   return last_;
@@ -114,10 +117,10 @@ void StepSaver::warn_of_a_vanished_folder() const {
 }
 
 /// A copy where training goes on meanwhile, or where the disk cannot take the parts from.
-SaveSources StepSaver::sources_of(const std::vector<at::Tensor>& parts, const SavePlan& plan) {
+SaveSources StepSaver::sources_of(const std::vector<at::Tensor>& parts, const CopyLayout& layout) {
   const bool on_host = std::ranges::all_of(parts, [](const at::Tensor& part) { return part.is_cpu(); });
   if (on_host && !folder_.options().asynchronous()) return SaveSources::of(parts);
-  return SaveSources::copied(parts, CopyLayout::of(plan, folder_.comm().rank()), staging_);
+  return SaveSources::copied(parts, layout, staging_);
 }
 
 void StepSaver::submit(std::shared_ptr<StepDraft> draft, SaveOrder order, SaveSources sources) {

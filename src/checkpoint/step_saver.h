@@ -42,7 +42,7 @@ class StepSaver {
   std::shared_ptr<StepDraft> begin(std::int64_t step, const SavePlan& plan, std::string& error);
   StepDraft create(std::int64_t step, const SavePlan& plan);
   void warn_of_a_vanished_folder() const;
-  SaveSources sources_of(const std::vector<at::Tensor>& parts, const SavePlan& plan);
+  SaveSources sources_of(const std::vector<at::Tensor>& parts, const CopyLayout& layout);
   void submit(std::shared_ptr<StepDraft> draft, SaveOrder order, SaveSources sources);
   void write(StepDraft& draft, const SaveOrder& order, const SaveSources& sources);
   SaveReport told(SaveReport report) const;
