@@ -6,13 +6,6 @@
 #include <utility>
 
 namespace tessera::checkpoints {
-namespace {
-
-/// A copy of fewer bytes costs less than a request of its own.
-constexpr std::size_t kLeastUncopied = std::size_t{256} << 10;
-
-}  // namespace
-
 /// Goes through a stretch in aligned steps.
 class DirectWriter::Cursor {
  public:
@@ -27,7 +20,7 @@ class DirectWriter::Cursor {
   void fill(Slot& slot) {
     slot.offset = offset_;
     const bool lies_well = reinterpret_cast<std::uintptr_t>(rest_.data()) % alignment_ == 0;
-    if (lies_well && rest_.size() >= kLeastUncopied) {
+    if (lies_well && rest_.size() >= kLeastDirect) {
       slot.bytes = next(std::min(kBufferBytes, rest_.size() / alignment_ * alignment_));
       return;
     }

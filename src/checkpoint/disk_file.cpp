@@ -25,8 +25,6 @@ namespace {
 // directly only if all of their page and of their file system's block is of one stretch; the pages where stretches
 // meet are buffered by all of them, and the system keeps one copy of a page for all processes.
 
-/// Below this a request costs more than the copy that it saves.
-constexpr std::size_t kLeastDirect = std::size_t{256} << 10;
 /// Of one call that goes through the page cache.
 constexpr std::size_t kBufferedBytes = std::size_t{4} << 20;
 

@@ -9,6 +9,11 @@
 
 namespace tessera::checkpoints {
 
+/// The fewest bytes that are worth a request of their own to the disk: below this, a request costs more than the copy
+/// that it saves. So no shorter stretch is written directly, none is asked to be sent ahead of sync(), no shorter piece
+/// of memory is written from where it is, and none is laid out for that.
+inline constexpr std::size_t kLeastDirect = std::size_t{256} << 10;
+
 /// Bytes that lie side by side in a file, from several places in memory.
 struct WriteStretch {
   std::uint64_t offset = 0;

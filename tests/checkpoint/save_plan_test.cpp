@@ -8,6 +8,7 @@
 
 #include "checkpoint/copy_layout.h"
 #include "checkpoint/slice_runs.h"
+#include "checkpoint/write_stretch.h"
 #include "support/error_message.h"
 
 namespace tessera::checkpoints {
@@ -135,7 +136,7 @@ TEST(CopyLayout, LaysLargeSlicesAsTheyLieInTheirPages) {
     const PlannedSlice& planned = plan.of_rank[0][i];
     EXPECT_GE(layout.places[i], end) << i;
     EXPECT_EQ(layout.places[i] % 4, 0U) << i;
-    if (plan.bytes_of(planned) >= (256U << 10)) {
+    if (plan.bytes_of(planned) >= kLeastDirect) {
       EXPECT_EQ(layout.places[i] % 4096, plan.offset_of(planned) % 4096) << i;
     }
     end = layout.places[i] + plan.bytes_of(planned);
