@@ -3,6 +3,7 @@
 #include <tessera/core/error.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "checkpoint/save_part.h"
@@ -39,24 +40,52 @@ class BatchedWrites {
   std::size_t num_bytes_ = 0;
 };
 
+/// The bytes of a slice, in their order. They get their checksums as they are taken to be written: were all of a large
+/// slice summed first, the disk would wait meanwhile, and the line that shows how far a save is would stand still.
+class SummedBytes {
+ public:
+  SummedBytes(std::span<const std::byte> bytes, std::uint64_t block_bytes) : rest_(bytes), block_bytes_(block_bytes) {
+    checksums_.reserve(num_blocks(bytes.size(), block_bytes));
+  }
+
+  std::span<const std::byte> take(std::size_t size) {
+    if (size > num_summed_) sum(size - num_summed_);
+    num_summed_ -= size;
+    const std::span<const std::byte> taken = rest_.first(size);
+    rest_ = rest_.subspan(size);
+    return taken;
+  }
+  /// Of all blocks, when all bytes are taken.
+  std::vector<std::uint64_t> checksums() && { return std::move(checksums_); }
+
+ private:
+  /// So many bytes more, and what is left of their last block.
+  void sum(std::size_t size) {
+    const std::span<const std::byte> bytes = rest_.subspan(num_summed_);
+    const std::size_t in_blocks = std::min<std::size_t>(num_blocks(size, block_bytes_) * block_bytes_, bytes.size());
+    std::ranges::copy(block_checksums(bytes.first(in_blocks), block_bytes_), std::back_inserter(checksums_));
+    num_summed_ += in_blocks;
+  }
+
+  std::span<const std::byte> rest_;
+  std::uint64_t block_bytes_;
+  std::size_t num_summed_ = 0;  // of the rest
+  std::vector<std::uint64_t> checksums_;
+};
+
 /// Where the bytes of a planned slice go: one stretch of its file, or several for a box.
-void add_ranges(const SavePlan& plan, const PlannedSlice& planned, std::span<const std::byte> bytes,
-                BatchedWrites& writes) {
+void add_ranges(const SavePlan& plan, const PlannedSlice& planned, SummedBytes& bytes, BatchedWrites& writes) {
   const ManifestTensor& tensor = plan.manifest.tensors[planned.tensor];
   const SlicePlace& place = tensor.slices[planned.slice].place;
   const std::string& file = plan.files[tensor.file].name;
   const auto element_bytes = static_cast<std::uint64_t>(dtype_bytes(tensor.dtype));
   const SliceRuns runs(place.view, {place.starts, place.sizes}, tensor.name);
   const std::size_t run_bytes = static_cast<std::uint64_t>(runs.run_length()) * element_bytes;
-  std::size_t done = 0;
   runs.for_each([&](std::int64_t first) {
     const std::uint64_t offset = plan.tensor_start[planned.tensor] + static_cast<std::uint64_t>(first) * element_bytes;
-    // In pieces, so that a large slice is written while its checksums are still being taken.
     for (std::size_t begin = 0; begin < run_bytes; begin += kBatchBytes) {
-      const std::size_t size = std::min(kBatchBytes, run_bytes - begin);
-      writes.add(file, {offset + begin, bytes.subspan(done + begin, size)});
+      writes.add(file, {offset + begin, bytes.take(std::min(kBatchBytes, run_bytes - begin))});
     }
-    done += run_bytes;
   });
 }
 
@@ -67,8 +96,9 @@ SavePart write_slices(StepDraft& draft, const SaveOrder& order,
   SavePart part;
   BatchedWrites writes(draft, *order.count);
   for (std::size_t i = 0; i < planned.size(); ++i) {
-    part.checksums.push_back(block_checksums(sources[i], plan.manifest.block_bytes));
-    add_ranges(plan, planned[i], sources[i], writes);
+    SummedBytes bytes(sources[i], plan.manifest.block_bytes);
+    add_ranges(plan, planned[i], bytes, writes);
+    part.checksums.push_back(std::move(bytes).checksums());
   }
   writes.flush();
   draft.sync();
