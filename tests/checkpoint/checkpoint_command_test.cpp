@@ -1,10 +1,9 @@
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "checkpoint/step_writer.h"
 #include "launch/tessera_command.h"
 #include "support/error_message.h"
+#include "support/flip_a_bit.h"
 #include "support/temporary_folder.h"
 
 namespace tessera::testing {
@@ -39,12 +38,6 @@ StepWriter gpt_step() {
 class CheckpointCommand : public ::testing::Test {
  protected:
   CheckpointCommand() : path_(sample_step(20).write(folder_.path())) {}
-
-  void spoil(const std::string& name, std::streamoff offset) const {
-    std::fstream file(folder_.path() / name, std::ios::binary | std::ios::in | std::ios::out);
-    file.seekp(offset);
-    file << "damage";
-  }
 
   TemporaryFolder folder_;
   std::filesystem::path path_;
@@ -139,8 +132,8 @@ TEST_F(CheckpointCommand, VerifiesAStepAndAllSteps) {
 
 TEST_F(CheckpointCommand, NamesEveryDamageAndExitsWithOne) {
   sample_step(40).write(folder_.path());
-  spoil("step-00000020/optimizer.safetensors", 20'000);
-  spoil("step-00000020/model.safetensors.index.json", 3);
+  flip_a_bit(path_ / "optimizer.safetensors", 20'000);
+  flip_a_bit(path_ / "model.safetensors.index.json", 3);
   const TesseraCommand all({"checkpoint", "verify", folder_.path().string()});
   EXPECT_EQ(all.exit_code(), 1);
   expect_parts(all.output(),

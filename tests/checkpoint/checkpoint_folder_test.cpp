@@ -15,6 +15,7 @@
 
 #include "observe/terminal.h"
 #include "support/error_message.h"
+#include "support/flip_a_bit.h"
 #include "support/require.h"
 #include "support/screen.h"
 #include "support/temporary_folder.h"
@@ -66,18 +67,33 @@ void save_and_expect(const World& world, CheckpointFolder& folder, std::int64_t 
   require(report.saved && report.error.empty() && report.step == step, "not saved: " + report.error);
 }
 
+/// What `num_ranks` of a run leave, one step after the other.
+void save_steps(const TemporaryFolder& folder, int num_ranks, const std::vector<std::int64_t>& steps,
+                const CheckpointOptions& options = {}) {
+  run_threads(num_ranks, [&](const World& world) {
+    CheckpointFolder checkpoints(folder.path(), world, options);
+    for (const std::int64_t step : steps) save_and_expect(world, checkpoints, step);
+  });
+}
+
+void damage(const TemporaryFolder& folder, std::int64_t step) {
+  testing::flip_a_bit(folder.path() / step_folder_name(step) / "model.safetensors", -9);
+}
+
+/// Which step it was; its elements are as they were saved.
+std::optional<std::int64_t> load_newest(const World& world, CheckpointFolder& checkpoints) {
+  return checkpoints.load_newest(
+      [&](const SavedStep& saved) { expect_loads(world, saved, static_cast<double>(saved.manifest().step)); });
+}
+
 TEST(CheckpointFolder, LoadsOnAnyNumberOfRanks) {
   for (const int savers : {1, 2, 3, 4}) {
     const TemporaryFolder folder;
-    run_threads(savers, [&](const World& world) {
-      CheckpointFolder checkpoints(folder.path(), world);
-      save_and_expect(world, checkpoints, 20);
-    });
+    save_steps(folder, savers, {20});
     for (const int loaders : {1, 2, 3, 8}) {
       run_threads(loaders, [&](const World& world) {
         CheckpointFolder checkpoints(folder.path(), world);
-        const auto step = checkpoints.load_newest([&](const SavedStep& saved) { expect_loads(world, saved, 20); });
-        require(step == 20, "no step 20");
+        require(load_newest(world, checkpoints) == 20, "no step 20");
       });
     }
   }
@@ -85,10 +101,7 @@ TEST(CheckpointFolder, LoadsOnAnyNumberOfRanks) {
 
 TEST(CheckpointFolder, KeepsTheValuesOfAllRanks) {
   const TemporaryFolder folder;
-  run_threads(2, [&](const World& world) {
-    CheckpointFolder checkpoints(folder.path(), world);
-    save_and_expect(world, checkpoints, 7);
-  });
+  save_steps(folder, 2, {7});
   const SavedStep step(folder.path() / step_folder_name(7));
   EXPECT_EQ(std::get<std::int64_t>(step.manifest().values.at("step")), 7);
   EXPECT_EQ(std::get<std::string>(step.manifest().values.at("rank/1")), "mine");
@@ -97,10 +110,7 @@ TEST(CheckpointFolder, KeepsTheValuesOfAllRanks) {
 
 TEST(CheckpointFolder, IsReadByWhateverReadsSafetensors) {
   const TemporaryFolder folder;
-  run_threads(3, [&](const World& world) {
-    CheckpointFolder checkpoints(folder.path(), world, CheckpointOptions().max_file_bytes(20000));
-    save_and_expect(world, checkpoints, 1);
-  });
+  save_steps(folder, 3, {1}, CheckpointOptions().max_file_bytes(20000));
   const SafetensorsFolder tensors(folder.path() / step_folder_name(1));
   EXPECT_TRUE(at::equal(tensors.read("sharded"), reference(1)));
 }
@@ -136,65 +146,40 @@ TEST(CheckpointFolder, SavesAStepAgainThatIsStillUnderWay) {
 
 TEST(CheckpointFolder, KeepsTheLastAndEveryFewSteps) {
   const TemporaryFolder folder;
-  run_threads(2, [&](const World& world) {
-    CheckpointFolder checkpoints(folder.path(), world, CheckpointOptions().keep_last(2).keep_every(10));
-    for (std::int64_t step = 5; step <= 35; step += 5) save_and_expect(world, checkpoints, step);
-  });
+  save_steps(folder, 2, {5, 10, 15, 20, 25, 30, 35}, CheckpointOptions().keep_last(2).keep_every(10));
   EXPECT_EQ(list_steps(folder.path()), (std::vector<std::int64_t>{10, 20, 30, 35}));
-}
-
-void flip_a_bit(const std::filesystem::path& path) {
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekg(-9, std::ios::end);
-  const auto byte = static_cast<char>(file.get() ^ 4);
-  file.seekp(-9, std::ios::end);
-  file.put(byte);
 }
 
 TEST(CheckpointFolder, PassesOverADamagedStep) {
   const TemporaryFolder folder;
-  run_threads(2, [&](const World& world) {
-    CheckpointFolder checkpoints(folder.path(), world);
-    for (const std::int64_t step : {10, 20}) save_and_expect(world, checkpoints, step);
-  });
-  flip_a_bit(folder.path() / step_folder_name(20) / "model.safetensors");
+  save_steps(folder, 2, {10, 20});
+  damage(folder, 20);
   run_threads(3, [&](const World& world) {
     CheckpointFolder checkpoints(folder.path(), world);
-    const auto step = checkpoints.load_newest(
-        [&](const SavedStep& saved) { expect_loads(world, saved, static_cast<double>(saved.manifest().step)); });
-    require(step == 10, "did not fall back to step 10");
+    require(load_newest(world, checkpoints) == 10, "did not fall back to step 10");
     save_and_expect(world, checkpoints, 20);  // in the place of the damaged one
-    require(checkpoints.load_newest([&](const SavedStep& saved) { expect_loads(world, saved, 20); }) == 20, "no 20");
+    require(load_newest(world, checkpoints) == 20, "no 20");
   });
-  flip_a_bit(folder.path() / step_folder_name(20) / "model.safetensors");
-  flip_a_bit(folder.path() / step_folder_name(10) / "model.safetensors");
+  damage(folder, 20);
+  damage(folder, 10);
   run_threads(2, [&](const World& world) {
     CheckpointFolder checkpoints(folder.path(), world);
-    const auto text = message_of<StorageError>(
-        [&] { checkpoints.load_newest([&](const SavedStep& saved) { expect_loads(world, saved, 0); }); });
+    const auto text = message_of<StorageError>([&] { load_newest(world, checkpoints); });
     expect_parts(text, {"step-00000020", "step-00000010", "no step", "intact", "whole"});
   });
 }
 
 TEST(CheckpointFolder, KeepsWhatItSavesBeforeADamagedStep) {
   const TemporaryFolder folder;
-  run_threads(2, [&](const World& world) {
-    CheckpointFolder checkpoints(folder.path(), world);
-    for (const std::int64_t step : {10, 20}) save_and_expect(world, checkpoints, step);
-  });
-  flip_a_bit(folder.path() / step_folder_name(20) / "model.safetensors");
+  save_steps(folder, 2, {10, 20});
+  damage(folder, 20);
   run_threads(2, [&](const World& world) {
     CheckpointFolder checkpoints(folder.path(), world, CheckpointOptions().keep_last(1));
-    const auto load = [&](std::int64_t expected) {
-      const auto step = checkpoints.load_newest(
-          [&](const SavedStep& saved) { expect_loads(world, saved, static_cast<double>(saved.manifest().step)); });
-      require(step == expected, "another step than " + std::to_string(expected));
-    };
-    load(10);
-    save_and_expect(world, checkpoints, 15);
-    load(15);
-    save_and_expect(world, checkpoints, 20);
-    load(20);
+    require(load_newest(world, checkpoints) == 10, "another step than 10");
+    for (const std::int64_t step : {15, 20}) {
+      save_and_expect(world, checkpoints, step);
+      require(load_newest(world, checkpoints) == step, "another step than " + std::to_string(step));
+    }
   });
   EXPECT_EQ(list_steps(folder.path()), std::vector<std::int64_t>{20});
 }
@@ -274,10 +259,7 @@ TEST(CheckpointFolder, LeavesNothingOfASaveThatFailed) {
   const auto left = folder.path() / ".step-00000009.saving";
   std::filesystem::create_directories(left);
   std::ofstream(left / "model.safetensors") << "half";
-  run_threads(2, [&](const World& world) {
-    CheckpointFolder checkpoints(folder.path(), world);
-    save_and_expect(world, checkpoints, 10);
-  });
+  save_steps(folder, 2, {10});
   EXPECT_FALSE(std::filesystem::exists(left));
 }
 

@@ -1,10 +1,9 @@
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "checkpoint/step_writer.h"
 #include "launch/tessera_command.h"
 #include "support/error_message.h"
+#include "support/flip_a_bit.h"
 #include "support/temporary_folder.h"
 
 namespace tessera::testing {
@@ -33,9 +32,7 @@ TEST_F(InterchangeCommand, ExportsAndImports) {
 }
 
 TEST_F(InterchangeCommand, NamesDamageAndExitsAsForADisk) {
-  std::fstream(step_ + "/model-00001-of-00002.safetensors", std::ios::in | std::ios::out | std::ios::binary)
-      .seekp(20'000)
-      .write("damage", 6);
+  flip_a_bit(step_ + "/model-00001-of-00002.safetensors", 20'000);
   const TesseraCommand command({"checkpoint", "export", step_, out_});
   EXPECT_EQ(command.exit_code(), 4);
   expect_parts(command.output(), {"tessera: ", "model-00001-of-00002.safetensors", "damaged"});

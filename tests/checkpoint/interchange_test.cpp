@@ -8,6 +8,7 @@
 
 #include "checkpoint/step_writer.h"
 #include "support/error_message.h"
+#include "support/flip_a_bit.h"
 #include "support/temporary_folder.h"
 
 namespace tessera::testing {
@@ -72,9 +73,7 @@ TEST_F(InterchangeOfSteps, ExportsSeveralFilesAndRenames) {
 }
 
 TEST_F(InterchangeOfSteps, ChecksWhatItExportsAndLeavesNothingOfDamage) {
-  std::fstream(step_ / "model-00002-of-00002.safetensors", std::ios::in | std::ios::out | std::ios::binary)
-      .seekp(20'000)
-      .write("damage", 6);
+  flip_a_bit(step_ / "model-00002-of-00002.safetensors", 20'000);
   expect_parts(message_of<StorageError>([&] { export_weights(SavedStep(step_), out_); }),
                {"model-00002-of-00002.safetensors", "damaged"});
   EXPECT_TRUE(names_in(out_).empty());

@@ -30,11 +30,8 @@ std::vector<Weights> straight(const std::string& variant, int num_ranks) {
 }
 
 void train_and_save(const std::string& variant, int num_ranks, int stop_at, MemoryStep& step) {
-  run_threads(num_ranks, [&](const World& world) {
-    TraineeRun run(world, variant, kOptimizer);
-    run.train(stop_at);
-    step.add(run.state().capture());
-  });
+  run_threads(num_ranks,
+              [&](const World& world) { testing::train_and_save(world, variant, kOptimizer, stop_at, step); });
 }
 
 bool same_bits(const Weights& found, const Weights& expected) {

@@ -19,14 +19,6 @@ Weights straight(const World& world, const std::string& variant, const std::stri
   return run.weights();
 }
 
-/// The first half of a run, into `step`. Collective.
-void train_and_save(const World& world, const std::string& variant, const std::string& optimizer, bool feels_drift,
-                    MemoryStep& step) {
-  TraineeRun run(world, variant, optimizer, feels_drift);
-  run.train(kHalf);
-  step.add(run.state().capture());
-}
-
 /// The second half, by objects that know nothing of the first. Collective.
 Weights restore_and_train(const World& world, const std::string& variant, const std::string& optimizer,
                           bool feels_drift, const StateSource& source) {
@@ -53,7 +45,8 @@ TEST_P(SameLayout, GoesOnWithTheSameBits) {
     const auto of = [&](const World& world) -> Weights& { return expected[static_cast<std::size_t>(world.rank())]; };
     run_threads(num_ranks, [&](const World& world) { of(world) = straight(world, variant, optimizer, feels_drift); });
     MemoryStep step(kHalf);
-    run_threads(num_ranks, [&](const World& world) { train_and_save(world, variant, optimizer, feels_drift, step); });
+    run_threads(num_ranks,
+                [&](const World& world) { train_and_save(world, variant, optimizer, kHalf, step, feels_drift); });
     const StateSource source = step.source();
     run_threads(num_ranks, [&](const World& world) {
       require_equal(restore_and_train(world, variant, optimizer, feels_drift, source), of(world), optimizer);
@@ -101,7 +94,7 @@ TEST_P(OtherLayout, GoesOnAsOneProcessWould) {
     run_threads(1, [&](const World& world) { expected = straight(world, "alone", optimizer, false); });
     MemoryStep step(kHalf);
     run_threads(from.num_ranks,
-                [&](const World& world) { train_and_save(world, from.variant, optimizer, false, step); });
+                [&](const World& world) { train_and_save(world, from.variant, optimizer, kHalf, step, false); });
     const StateSource source = step.source();
     run_threads(to.num_ranks, [&](const World& world) {
       const Weights found = restore_and_train(world, to.variant, optimizer, false, source);
@@ -134,7 +127,7 @@ TEST(ReproducibleResume, GoesOnWithTheSameBitsOnAnyNumberOfRanks) {
                                                   {{"full reproducible", 1}, {"full reproducible", 8}}}) {
     MemoryStep step(kHalf);
     run_threads(from.num_ranks,
-                [&](const World& world) { train_and_save(world, from.variant, "fused adamw", false, step); });
+                [&](const World& world) { train_and_save(world, from.variant, "fused adamw", kHalf, step, false); });
     const StateSource source = step.source();
     run_threads(to.num_ranks, [&](const World& world) {
       require_equal(restore_and_train(world, to.variant, "fused adamw", false, source), expected, to.variant);

@@ -12,6 +12,8 @@
 
 #include <algorithm>
 
+#include "train/state/memory_step.h"
+
 namespace tessera::testing {
 namespace {
 
@@ -180,6 +182,13 @@ void TraineeRun::train(int num_steps) {
     for (int part = 0; part < own; ++part) backward(world_.rank() * own + part);
     optimizer_->step();
   }
+}
+
+void train_and_save(const World& world, const std::string& variant, const std::string& optimizer, int num_steps,
+                    MemoryStep& step, bool feels_drift) {
+  TraineeRun run(world, variant, optimizer, feels_drift);
+  run.train(num_steps);
+  step.add(run.state().capture());
 }
 
 }  // namespace tessera::testing

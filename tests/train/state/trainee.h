@@ -14,6 +14,8 @@
 
 namespace tessera::testing {
 
+class MemoryStep;
+
 /// A model with all that makes saving hard: tied and frozen parameters, buffers that drift apart on the ranks.
 struct Trainee : torch::nn::Module {
   explicit Trainee(bool feels_drift);
@@ -88,5 +90,9 @@ class TraineeRun {
   std::unique_ptr<TrainingState> state_;
   std::int64_t step_ = 0;
 };
+
+/// The first `num_steps` of a run, and what is kept of it then. Collective.
+void train_and_save(const World& world, const std::string& variant, const std::string& optimizer, int num_steps,
+                    MemoryStep& step, bool feels_drift = true);
 
 }  // namespace tessera::testing
