@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/gloo/no_broken_pipe.h"
+
 namespace tessera::comm {
 namespace {
 
@@ -65,11 +67,13 @@ std::vector<at::Tensor> as_tensors(std::byte* data, std::size_t num_bytes) {
 }  // namespace
 
 std::unique_ptr<Transfer> GlooTransport::send(std::span<const std::byte> data, int peer, int channel) {
+  const NoBrokenPipe this_thread;
   auto tensors = as_tensors(const_cast<std::byte*>(data.data()), data.size());  // NOLINT: sends only read
   return std::make_unique<GlooTransfer>(gloo_->send(tensors, peer, channel));
 }
 
 std::unique_ptr<Transfer> GlooTransport::recv(std::span<std::byte> data, int peer, int channel) {
+  const NoBrokenPipe this_thread;  // Gloo tells the peer that it is ready
   auto tensors = as_tensors(data.data(), data.size());
   return std::make_unique<GlooTransfer>(gloo_->recv(tensors, peer, channel));
 }

@@ -90,7 +90,8 @@ class KilledFolder {
     const auto results = launch::run(job);
     std::filesystem::remove(socket);
     for (const launch::RankResult& result : results) {
-      if (result.exit_code != kKilled) return "a rank ended by itself: " + result.output;
+      if (result.exit_code != kKilled)
+        return "a rank ended by itself with " + std::to_string(result.exit_code) + ": " + result.output;
     }
     return "";
   }
