@@ -11,7 +11,7 @@ SharedFolder::SharedFolder(std::filesystem::path path, Communicator comm, const 
       comm_(std::move(comm)),
       options_(options),
       log_("checkpoint", comm_.rank()),
-      files_(DiskOptions{.tell = [log = log_](const std::string& line) { log.info(line); }}) {
+      files_(DiskOptions{.tell = [this](const std::string& line) { log_.info(line); }}) {
   draw_on(observe::process_terminal(leads() && options_.progress() == "auto"));
 }
 

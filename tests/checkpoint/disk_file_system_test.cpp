@@ -1,8 +1,6 @@
 #include <tessera/core/error.h>
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -23,6 +21,7 @@
 #include "checkpoint/disk_error.h"
 #include "checkpoint/disk_file_system.h"
 #include "support/error_message.h"
+#include "support/no_more_descriptors.h"
 #include "support/temporary_folder.h"
 
 namespace tessera::checkpoints {
@@ -99,21 +98,16 @@ INSTANTIATE_TEST_SUITE_P(Disk, DiskWrites, ::testing::Bool(),
                          [](const auto& given) { return given.param ? "Direct" : "Buffered"; });
 
 TEST(DiskFileSystem, TellsWhyAFileIsNotWrittenDirectly) {
-  // Where a ring would be the next descriptor, none is to be had: as under a filter of calls.
   const TemporaryFolder folder;
   std::vector<std::string> lines;
   DiskFileSystem files(DiskOptions{.tell = [&lines](const std::string& line) { lines.push_back(line); }});
   const std::string text = random_bytes(3'000'000, 4);
   for (const char* name : {"a", "b"}) {
     const auto file = files.create(folder.path() / name, text.size());
-    rlimit former{};
-    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &former), 0);
-    const int next = dup(0);
-    close(next);
-    const rlimit none{static_cast<rlim_t>(next), former.rlim_max};
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-    file->write({{0, std::as_bytes(std::span(text))}});
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &former), 0);
+    {
+      const testing::NoMoreDescriptors no_ring;
+      file->write({{0, std::as_bytes(std::span(text))}});
+    }
     EXPECT_TRUE(text_of_file(folder.path() / name) == text);
   }
   ASSERT_EQ(lines.size(), 1U) << "once a reason";
