@@ -71,17 +71,16 @@ TEST(Lease, FiresAtOnceWhenItsProcessIsKilled) {
   const LocalStore local;
   store::StoreClient watcher = local.client();
   launch::LocalJob job = job_of(1, "holds_lease", {std::to_string(local.server.port()), local.secret.hex(), "rank 0"});
-  Clock::time_point killed;
   job.when_started = [&](const std::vector<int>& processes) {
     EXPECT_EQ(watcher.get("holds", kLong), std::to_string(processes[0]));
     EXPECT_EQ(watcher.try_get("rank 0"), std::nullopt);
-    killed = Clock::now();
+    const auto killed = Clock::now();
     kill(processes[0], SIGKILL);
     EXPECT_EQ(watcher.get("rank 0", kLong), "died");
+    // Far less than the time after which silence alone would have told.
+    EXPECT_LT(Clock::now() - killed, std::chrono::milliseconds(2500));
   };
   EXPECT_EQ(launch::run(job)[0].exit_code, 128 + SIGKILL);
-  // Far less than the time after which silence alone would have told.
-  EXPECT_LT(Clock::now() - killed, std::chrono::milliseconds(2500));
 }
 
 TEST(Lease, FiresWhenItsProcessIsStopped) {
