@@ -19,7 +19,8 @@ void RandomGuard::on_use(const at::Tensor& /*tensor*/, std::string_view operator
 }
 
 void RandomGuard::on_operator(std::string_view operator_name) {
-  if (!is_active_ || refusal_ || std::this_thread::get_id() != thread_) return;
+  // First of all the thread: the rest may be written by its own meanwhile.
+  if (std::this_thread::get_id() != thread_ || !is_active_ || refusal_) return;
   if (!intercept::draws_random_numbers(operator_name)) return;
   refusal_ = std::make_exception_ptr(refusal_of_random_operator(operator_name, world_rank_));
 }
