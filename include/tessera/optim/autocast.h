@@ -18,7 +18,10 @@ namespace tessera {
 /// Guards nest, and `at::kFloat` switches off: `const Autocast full(at::kFloat)` inside another one computes in full
 /// precision. The casts of weights are kept until the outermost guard of the thread ends, so end it before the
 /// optimizer's step.
-/// Thread-safety: acts on the thread that makes it, which must also end it. Backward's threads take it over.
+/// Thread-safety: acts on the thread that makes it, which must also end it. Backward's threads take it over. LibTorch
+/// keeps the casts of all threads together: where ranks are threads, one that ends its outermost guard drops those of
+/// the others, which are then made anew. A weight that is used several times may so be summed in another precision;
+/// ranks that are processes are not concerned.
 class [[nodiscard]] Autocast {
  public:
   /// Throws ConfigError unless `dtype` is kBFloat16, kHalf or kFloat, and `device` has autocast.
