@@ -6,6 +6,7 @@
 #include <utility>
 
 namespace tessera::checkpoints {
+
 /// Goes through a stretch in aligned steps.
 class DirectWriter::Cursor {
  public:

@@ -8,11 +8,11 @@ extern "C" const char* __tsan_default_suppressions() {  // NOLINT
       "race:c10::intrusive_ptr\n"
       "race:c10::detail::intrusive\n"
       "race:c10d::Work\n"
-      // The same of tensors. LibTorch keeps one cache of casts for all threads: a rank that leaves autocast clears it, and
-      // with it frees what other ranks have cast and used before.
+      // The same of tensors. LibTorch keeps one cache of casts for all threads: a rank that leaves autocast clears it,
+      // and with it frees what other ranks have cast and used before.
       "race:c10::TensorImpl::~TensorImpl\n"
-      // oneDNN makes its cache of primitives, with the lock in it, as a local static: who finds it made has synchronised
-      // by the guard's load, in code that is not instrumented.
+      // oneDNN makes its cache of primitives, with the lock in it, as a local static: who finds it made has
+      // synchronised by the guard's load, in code that is not instrumented.
       "race:dnnl::impl::primitive_cache_iface_t\n"
       // A loop in parallel is on the stack of its caller. The threads of OpenMP are joined by libgomp's own futexes,
       // which go unseen, so that the next call seems to write what they still read.
