@@ -6,13 +6,13 @@
 
 #include <unistd.h>
 
-#include <fstream>
 #include <string>
 
 #include "checkpoint/file_reader.h"
 #include "checkpoint/step_writer.h"
 #include "support/cold_files.h"
 #include "support/error_message.h"
+#include "support/flip_a_bit.h"
 #include "support/temporary_folder.h"
 
 namespace tessera {
@@ -95,13 +95,7 @@ TEST_F(ColdStep, GivesWhatIsCachedFromThere) {
 }
 
 TEST_F(ColdStep, NamesWhatIsDamaged) {
-  const auto offset = static_cast<std::streamoff>(std::filesystem::file_size(file()) - 1'500'000);
-  std::fstream bytes(file(), std::ios::binary | std::ios::in | std::ios::out);
-  bytes.seekg(offset);
-  const auto byte = static_cast<char>(bytes.get() ^ 0x04);
-  bytes.seekp(offset);
-  bytes.put(byte);
-  bytes.close();
+  testing::flip_a_bit(file(), -1'500'000);
   testing::forget_files(path_);
   const SavedStep step(path_);
   EXPECT_TRUE(read(step, part(0)) == expected(part(0)));

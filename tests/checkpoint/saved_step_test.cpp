@@ -11,11 +11,13 @@
 
 #include "checkpoint/step_writer.h"
 #include "support/error_message.h"
+#include "support/flip_a_bit.h"
 #include "support/temporary_folder.h"
 
 namespace tessera {
 namespace {
 
+using testing::flip_a_bit;
 using testing::picked;
 using testing::sample_step;
 using testing::StepWriter;
@@ -25,15 +27,6 @@ std::string read(const SavedStep& step, const WrittenTensor& tensor, const Slice
   std::string bytes(static_cast<std::size_t>(place.num_elements() * dtype_bytes(tensor.dtype)), '?');
   step.read(tensor.group, tensor.name, place, std::as_writable_bytes(std::span(bytes)));
   return bytes;
-}
-
-/// Changes the byte at an offset.
-void spoil(const std::filesystem::path& path, std::uint64_t offset) {
-  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
-  file.seekg(static_cast<std::streamoff>(offset));
-  const auto byte = static_cast<char>(file.get() ^ 0x10);
-  file.seekp(static_cast<std::streamoff>(offset));
-  file.put(byte);
 }
 
 class SavedStepTest : public ::testing::Test {
@@ -172,7 +165,7 @@ TEST_F(SavedStepTest, ReadsBesideDamageButNotAcrossIt) {
   const WrittenTensor& wte = tensor("wte.weight");
   const auto& file = before.manifest().files[0];
   const std::uint64_t start = file.header_bytes;  // F32 comes before BF16
-  spoil(path_ / file.name, start + 20'000);
+  flip_a_bit(path_ / file.name, static_cast<std::streamoff>(start + 20'000));
   const SavedStep step(path_);
   const auto damage = [&](std::int64_t first, std::int64_t count) {
     return testing::message_of<StorageError>([&] { read(step, wte, SlicePlace::stretch(9600, first, count)); });
@@ -192,8 +185,8 @@ TEST_F(SavedStepTest, NamesBlocksThatAreDamagedSideBySideOnce) {
   const SavedStep before(path_);
   const auto& file = before.manifest().files[3];
   ASSERT_EQ(file.name, "training.safetensors");
-  spoil(path_ / file.name, file.header_bytes);
-  spoil(path_ / file.name, file.header_bytes + 5000);
+  flip_a_bit(path_ / file.name, static_cast<std::streamoff>(file.header_bytes));
+  flip_a_bit(path_ / file.name, static_cast<std::streamoff>(file.header_bytes + 5000));
   const std::vector<std::string> faults = SavedStep(path_).verify();
   ASSERT_EQ(faults.size(), 1U);
   testing::expect_parts(faults[0], {"random/rank/0/cpu", "bytes " + std::to_string(file.header_bytes) + " to " +
@@ -266,7 +259,7 @@ TEST(NewestIntact, FallsBackAndSaysSo) {
   EXPECT_EQ(newest_intact(folder.path(), true, skipped), 80);
   EXPECT_TRUE(skipped.empty());
   std::filesystem::remove(folder.path() / "step-00000080" / "manifest.json");
-  spoil(folder.path() / "step-00000060" / "optimizer.safetensors", 20'000);
+  flip_a_bit(folder.path() / "step-00000060" / "optimizer.safetensors", 20'000);
   EXPECT_EQ(newest_intact(folder.path(), false, skipped), 60);
   ASSERT_EQ(skipped.size(), 1U);
   testing::expect_parts(skipped[0], {"step 80 is not whole", "manifest.json", "No such file"});
