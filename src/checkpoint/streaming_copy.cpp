@@ -13,6 +13,7 @@ constexpr std::size_t kLeastStreamed = std::size_t{64} << 10;
 }  // namespace
 
 void streaming_copy(std::span<const std::byte> from, std::byte* to) {
+  if (from.empty()) return;  // memcpy takes no null pointer, even for nothing
   if (from.size() < kLeastStreamed) {
     std::memcpy(to, from.data(), from.size());
   } else {

@@ -97,6 +97,11 @@ TEST_P(DiskWrites, OfAlignedMemoryAreAllThere) {
 INSTANTIATE_TEST_SUITE_P(Disk, DiskWrites, ::testing::Bool(),
                          [](const auto& given) { return given.param ? "Direct" : "Buffered"; });
 
+// UndefinedBehaviorSanitizer looks at an object through a pipe, and takes a lack of descriptors for a bad object.
+__attribute__((no_sanitize("vptr"))) void write_without_descriptors(OutputFile& file, const std::string& text) {
+  file.write({{0, std::as_bytes(std::span(text))}});
+}
+
 TEST(DiskFileSystem, TellsWhyAFileIsNotWrittenDirectly) {
   const TemporaryFolder folder;
   std::vector<std::string> lines;
@@ -106,7 +111,7 @@ TEST(DiskFileSystem, TellsWhyAFileIsNotWrittenDirectly) {
     const auto file = files.create(folder.path() / name, text.size());
     {
       const testing::NoMoreDescriptors no_ring;
-      file->write({{0, std::as_bytes(std::span(text))}});
+      write_without_descriptors(*file, text);
     }
     EXPECT_TRUE(text_of_file(folder.path() / name) == text);
   }

@@ -12,7 +12,7 @@ namespace tessera::comm {
 namespace {
 
 /// Each rank's clock is wrong in its own way.
-std::int64_t error_of(int rank) { return rank * rank * 1'000'000'000'000 - rank * 777'777'777; }
+std::int64_t error_of(std::int64_t rank) { return rank * rank * 1'000'000'000'000 - rank * 777'777'777; }
 
 class ClockComparison : public ::testing::TestWithParam<int> {};
 
