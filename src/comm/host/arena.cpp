@@ -82,11 +82,18 @@ void Arena::free(std::byte* memory) noexcept {
   const auto range = used_ranges_.find(begin);
   if (range == used_ranges_.end()) return;
   const std::size_t num_bytes = range->second;
-  fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin_ + begin),
-            static_cast<off_t>(num_bytes));
+  if (!leaves_pages_) {
+    fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin_ + begin),
+              static_cast<off_t>(num_bytes));
+  }
   used_ranges_.erase(range);
   used_bytes_ -= num_bytes;
   return_range(begin, num_bytes);
+}
+
+void Arena::leave_pages() noexcept {
+  const std::lock_guard lock(mutex_);
+  leaves_pages_ = true;
 }
 
 std::size_t Arena::used_bytes() const {

@@ -17,6 +17,8 @@ class Arena {
   /// Throws StorageError, with the sizes, when the system has no such memory.
   std::byte* allocate(std::size_t num_bytes);
   void free(std::byte* memory) noexcept;
+  /// From now on pages that are freed stay with the ranks that still use them: until none maps the file any more.
+  void leave_pages() noexcept;
   /// In use now.
   std::size_t used_bytes() const;
 
@@ -32,6 +34,7 @@ class Arena {
   std::map<std::size_t, std::size_t> free_ranges_;  // begin to length
   std::map<std::size_t, std::size_t> used_ranges_;
   std::size_t used_bytes_ = 0;
+  bool leaves_pages_ = false;
 };
 
 }  // namespace tessera::comm

@@ -119,6 +119,9 @@ void HostSegment::map() {
 }
 
 HostSegment::~HostSegment() {
+  left_pages_.collect();
+  // Who is still there reads and writes what this rank made for all, as their shards of a model.
+  if (arena_) arena_->leave_pages();
   left_pages_.clear();
   arena_.reset();
   if (base_ != nullptr) munmap(base_, num_bytes_);

@@ -18,8 +18,9 @@ namespace tessera::comm {
 /// Note [Memory that leaves nothing behind]
 /// The file is a memfd: it has no name in any folder, so nothing remains when the last process is gone, however it
 /// died, and its size does not depend on how large /dev/shm is. Its arenas are as large as the machine's memory but
-/// sparse: a page exists from the moment a tensor uses it until that tensor is freed. Peers open it through
-/// /proc/PID/fd, which the kernel grants to processes of the same user only.
+/// sparse: a page exists from the moment a tensor uses it until that tensor is freed. What other ranks still use when a
+/// rank leaves stays until the last of them has gone. Peers open it through /proc/PID/fd, which the kernel grants to
+/// processes of the same user only.
 class HostSegment {
  public:
   /// Collective: over the local ranks that call it; the first one makes the segment. Blocks: until it is there.

@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
                                {"host_dies", t::check_host_dies},
                                {"init", t::check_init},
                                {"init_only", t::check_init_only},
+                               {"left_memory", t::check_left_memory},
                                {"loss", t::check_loss},
                                {"memory", t::check_memory},
                                {"memory_scope", t::check_memory_scope},

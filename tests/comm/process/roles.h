@@ -15,6 +15,7 @@ void check_hello(const Arguments& arguments);
 void check_host_dies(const Arguments& arguments);
 void check_init(const Arguments& arguments);
 void check_init_only(const Arguments& arguments);
+void check_left_memory(const Arguments& arguments);
 void check_loss(const Arguments& arguments);
 void check_memory(const Arguments& arguments);
 void check_memory_scope(const Arguments& arguments);
