@@ -3,6 +3,23 @@ add_library(tessera_flags INTERFACE)
 target_compile_options(tessera_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-qual
   $<$<BOOL:${TESSERA_WERROR}>:-Werror>)
+# Objects do not tell where they were built, so that a clone in another place finds them in ccache.
+target_compile_options(tessera_flags INTERFACE "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=")
+# A precompiled header of clang states when its sources were written, which differs in every clone. And clang blames us for
+# what libstdc++'s std::stable_sort calls; g++, which builds the release, still tells of deprecated functions.
+target_compile_options(tessera_flags INTERFACE
+  $<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp> $<$<CXX_COMPILER_ID:Clang>:-Wno-deprecated-declarations>)
+
+# Note [Unity builds]
+# Nearly all of the time for a file goes into LibTorch's templates, for every file again. So the files of a target are
+# compiled as one, sixteen at a time, and names in their unnamed namespaces must differ. A type there, used by a class of
+# the same file, looks to the compiler as if it came from a header; the preset `separate` still warns of those that do.
+set(CMAKE_UNITY_BUILD ${TESSERA_UNITY})
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 16)
+if(TESSERA_UNITY)
+  target_compile_options(tessera_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+endif()
+
 if(TESSERA_SANITIZE)
   # GCC's checks for uninitialized values see the sanitizers' own code too, and warn of what LibTorch's headers never do.
   # ThreadSanitizer does not know fences; ours are for readers in other processes, which it does not see either.

@@ -7,6 +7,7 @@ option(TESSERA_WITH_NCCL "Build the NCCL backend (needs the CUDA build of LibTor
 option(TESSERA_WITH_SENTENCEPIECE "Let `tessera data pack` use models of SentencePiece" ON)
 option(TESSERA_WERROR "Treat warnings in our own code as errors" OFF)
 option(TESSERA_PCH "Use precompiled headers" ON)
+option(TESSERA_UNITY "Compile the files of a target together" ON)
 set(TESSERA_SANITIZE "" CACHE STRING "Sanitizers for our own code, as in -fsanitize=")
 
 set(CMAKE_CXX_STANDARD 20)

@@ -21,7 +21,7 @@
 namespace tessera::app {
 namespace {
 
-struct Settings {
+struct AllReduceSettings {
   std::string backend = "auto";
   std::vector<std::string> variants = {"allreduce"};
   std::vector<std::uint64_t> sizes_bytes = {std::uint64_t{64} << 20};
@@ -100,7 +100,7 @@ class Pattern {
 
 class Measurement {
  public:
-  Measurement(const World& world, const Settings& settings) : world_(world), settings_(settings) {
+  Measurement(const World& world, const AllReduceSettings& settings) : world_(world), settings_(settings) {
     for (const std::string& text : settings.variants) variants_.push_back(variant_of(world, text));
   }
 
@@ -154,7 +154,7 @@ class Measurement {
   }
 
   World world_;
-  const Settings& settings_;
+  const AllReduceSettings& settings_;
   std::vector<Variant> variants_;
 };
 
@@ -170,7 +170,7 @@ void run_first(const World& world) {
   std::fflush(stdout);
 }
 
-void run(const Settings& settings) {
+void run(const AllReduceSettings& settings) {
   // A misspelt name should end every rank before they meet, not one while the others wait for it.
   for (const std::string& text : settings.variants) parse_communication_strategy(text.substr(0, text.find('@')));
   const World world = init(WorldOptions().backend(settings.backend));
@@ -187,7 +187,7 @@ void run(const Settings& settings) {
 void add_bench_all_reduce(CLI::App& bench) {
   CLI::App& command = *bench.add_subcommand(
       "all-reduce", "Measure algorithms of the all-reduce in the world that the launcher's variables describe");
-  const auto settings = std::make_shared<Settings>();
+  const auto settings = std::make_shared<AllReduceSettings>();
   command.add_option("--backend", settings->backend, "auto, shm, gloo or mpi")->capture_default_str();
   command.add_option("--variant", settings->variants,
                      "STRATEGY, or STRATEGY@RANK,RANK,... for the ranks in that order; several are interleaved");

@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Settings {
+struct CommSettings {
   std::vector<int> ranks{2, 4};
   std::vector<std::int64_t> sizes = MeasureCommOptions().sizes();
   std::int64_t rounds = MeasureCommOptions().rounds();
@@ -39,7 +39,7 @@ double median(std::vector<double> values) {
 }
 
 /// On every rank of the job that the command starts.
-void run_rank(const Settings& settings) {
+void run_rank(const CommSettings& settings) {
   at::set_num_threads(1);
   const World world = init(WorldOptions().timeout(std::chrono::seconds(60)));
   const auto options = MeasureCommOptions()
@@ -64,7 +64,7 @@ void run_rank(const Settings& settings) {
   }
 }
 
-std::vector<std::string> rank_command(const Settings& settings, const std::string& result) {
+std::vector<std::string> rank_command(const CommSettings& settings, const std::string& result) {
   std::vector<std::string> command{
       launch::own_path(), "bench", "comm", "--as-rank", result, "--rounds", std::to_string(settings.rounds)};
   for (const auto size : settings.sizes) command.insert(command.end(), {"--sizes", std::to_string(size)});
@@ -87,7 +87,7 @@ bool in_path(const std::string& program) {
 }
 
 /// Under mpirun all backends can be measured by the same processes; without it, all but MPI.
-Json measure(const Settings& settings, int num_ranks) {
+Json measure(const CommSettings& settings, int num_ranks) {
   const std::string result = std::filesystem::temp_directory_path() / ("tessera_bench_" + std::to_string(getpid()));
   launch::LocalJob job;
   job.timeout = std::chrono::minutes(15);
@@ -139,7 +139,7 @@ void print_table(const Json& samples) {
   }
 }
 
-void run_parent(const Settings& settings) {
+void run_parent(const CommSettings& settings) {
   Json samples = Json::array();
   for (const int ranks : settings.ranks) {
     Json measured = measure(settings, ranks);
@@ -156,7 +156,7 @@ void run_parent(const Settings& settings) {
 }  // namespace
 
 void add_bench_comm(CLI::App& bench) {
-  auto settings = std::make_shared<Settings>();
+  auto settings = std::make_shared<CommSettings>();
   CLI::App& command = *bench.add_subcommand(
       "comm", "Latency and bus bandwidth of every backend and algorithm, beside bare Gloo, bare MPI and memcpy");
   command.add_option("--ranks", settings->ranks, "World sizes, as processes of this machine")->delimiter(',');

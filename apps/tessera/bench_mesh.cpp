@@ -20,7 +20,7 @@
 namespace tessera::app {
 namespace {
 
-struct Settings {
+struct MeshSettings {
   int rank = 12345;
   int size = 16384;
   int ranks_per_node = 8;
@@ -43,7 +43,7 @@ double resident_megabytes() {
   return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 20);
 }
 
-void run(const Settings& settings) {
+void run(const MeshSettings& settings) {
   std::vector<AxisSpec> axes;
   for (const std::string& text : settings.axes) axes.push_back(axis_of(text));
   // LibTorch's own first steps are not the mesh's.
@@ -72,7 +72,7 @@ void run(const Settings& settings) {
 void add_bench_mesh(CLI::App& bench) {
   CLI::App& command = *bench.add_subcommand(
       "mesh", "Measure what one rank of a large world pays for a mesh and its groups; nothing is sent");
-  const auto settings = std::make_shared<Settings>();
+  const auto settings = std::make_shared<MeshSettings>();
   command.add_option("--rank", settings->rank, "This rank")->capture_default_str();
   command.add_option("--size", settings->size, "Ranks of the world")->capture_default_str();
   command.add_option("--ranks-per-node", settings->ranks_per_node, "Ranks of a node")->capture_default_str();

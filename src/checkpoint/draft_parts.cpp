@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "part-";
+constexpr std::string_view kPartPrefix = "part-";
 constexpr std::string_view kFailedPrefix = "failed-";
 constexpr std::chrono::milliseconds kPeriod{5};
 
@@ -52,7 +52,7 @@ class Waiting {
     std::vector<int> missing;
     for (int rank = 0; rank < static_cast<int>(parts_.size()); ++rank) {
       auto& part = parts_[static_cast<std::size_t>(rank)];
-      if (!part && is_there(name_of(kPrefix, rank))) part = files_.read(folder_ / name_of(kPrefix, rank));
+      if (!part && is_there(name_of(kPartPrefix, rank))) part = files_.read(folder_ / name_of(kPartPrefix, rank));
       if (!part && is_there(name_of(kFailedPrefix, rank))) fail(rank);
       if (!part) missing.push_back(rank);
     }
@@ -80,7 +80,7 @@ class Waiting {
 }  // namespace
 
 void publish(FileSystem& files, const fs::path& folder, int rank, std::string_view text) {
-  publish_as(files, folder, name_of(kPrefix, rank), text);
+  publish_as(files, folder, name_of(kPartPrefix, rank), text);
 }
 
 void publish_failure(FileSystem& files, const fs::path& folder, int rank, std::string_view why) {
@@ -109,7 +109,7 @@ std::vector<std::string> await_all(FileSystem& files, const fs::path& folder, in
 
 void remove_all(FileSystem& files, const fs::path& folder) {
   for (const std::string& name : files.list(folder)) {
-    if (name.starts_with(kPrefix)) files.remove_file(folder / name);
+    if (name.starts_with(kPartPrefix)) files.remove_file(folder / name);
   }
 }
 

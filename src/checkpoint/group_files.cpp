@@ -10,7 +10,7 @@
 namespace tessera::checkpoints {
 namespace {
 
-std::uint64_t bytes_of(const StoredTensor& tensor) {
+std::uint64_t tensor_bytes(const StoredTensor& tensor) {
   return static_cast<std::uint64_t>(SlicePlace::whole(tensor.shape).num_elements() * dtype_bytes(tensor.dtype));
 }
 
@@ -19,7 +19,7 @@ std::vector<std::vector<StoredTensor>> divide(std::vector<StoredTensor> tensors,
   std::vector<std::vector<StoredTensor>> files(1);
   std::uint64_t in_file = 0;
   for (StoredTensor& tensor : tensors) {
-    const std::uint64_t size = bytes_of(tensor);
+    const std::uint64_t size = tensor_bytes(tensor);
     if (!files.back().empty() && in_file + size > max_file_bytes) {
       files.emplace_back();
       in_file = 0;

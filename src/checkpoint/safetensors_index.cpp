@@ -12,24 +12,24 @@ namespace {
 
 using checkpoints::is_plain_name;
 using checkpoints::shown;
-using nlohmann::json;
+using Json = nlohmann::json;
 
 /// Parses with no key twice in an object. Refuses depth too, since a deep tree costs far more than its text.
-json parse_strictly(std::string_view text, const std::string& origin) {
+Json parse_strictly(std::string_view text, const std::string& origin) {
   constexpr int kMaxDepth = 8;
   std::vector<std::set<std::string>> keys;
-  const auto watch = [&](int depth, json::parse_event_t event, json& value) {
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
     if (depth > kMaxDepth) throw StorageError(origin + ": expected an index of safetensors files, found deep nesting");
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
       throw StorageError(origin + ": the key " + shown(value.get<std::string>()) + " stands twice");
     }
     return true;
   };
   try {
-    return json::parse(text.begin(), text.end(), watch);
-  } catch (const json::exception& error) {
+    return Json::parse(text.begin(), text.end(), watch);
+  } catch (const Json::exception& error) {
     throw StorageError(origin + ": expected an index of safetensors files, found no JSON: " + shown(error.what()));
   }
 }
@@ -43,7 +43,7 @@ std::vector<std::string> SafetensorsIndex::files() const {
 }
 
 SafetensorsIndex SafetensorsIndex::parse(std::string_view text, const std::string& origin) {
-  const json document = parse_strictly(text, origin);
+  const Json document = parse_strictly(text, origin);
   const auto map = document.is_object() ? document.find("weight_map") : document.end();
   if (!document.is_object() || map == document.end() || !map->is_object()) {
     throw StorageError(origin + ": expected an object with the object weight_map, which maps tensors to files");
@@ -59,7 +59,7 @@ SafetensorsIndex SafetensorsIndex::parse(std::string_view text, const std::strin
   }
   const auto metadata = document.find("metadata");
   if (metadata != document.end() && metadata->is_object() && metadata->contains("total_size")) {
-    const json& size = metadata->at("total_size");
+    const Json& size = metadata->at("total_size");
     // Written as 1234.0 by some programs.
     const bool whole_float = size.is_number_float() && size.get<double>() >= 0 && size.get<double>() < 0x1p53;
     if (!size.is_number_unsigned() && !whole_float) {
@@ -72,10 +72,10 @@ SafetensorsIndex SafetensorsIndex::parse(std::string_view text, const std::strin
 }
 
 std::string SafetensorsIndex::to_json() const {
-  const json document = {{"metadata", {{"total_size", num_bytes}}}, {"weight_map", file_of}};
+  const Json document = {{"metadata", {{"total_size", num_bytes}}}, {"weight_map", file_of}};
   try {
     return document.dump(2) + "\n";
-  } catch (const json::exception&) {
+  } catch (const Json::exception&) {
     throw ConfigError("an index of safetensors files holds UTF-8 names only");
   }
 }

@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kStepPrefix = "step-";
 constexpr std::size_t kDigits = 8;
 
 }  // namespace
@@ -17,12 +17,12 @@ constexpr std::size_t kDigits = 8;
 std::string step_folder_name(std::int64_t step) {
   if (step < 0) throw InternalError("no step has the number " + std::to_string(step));
   const std::string digits = std::to_string(step);
-  return std::string(kPrefix) + std::string(kDigits - std::min(kDigits, digits.size()), '0') + digits;
+  return std::string(kStepPrefix) + std::string(kDigits - std::min(kDigits, digits.size()), '0') + digits;
 }
 
 std::optional<std::int64_t> step_of_folder(std::string_view name) {
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  const std::string_view digits = name.substr(kPrefix.size());
+  if (!name.starts_with(kStepPrefix)) return std::nullopt;
+  const std::string_view digits = name.substr(kStepPrefix.size());
   std::int64_t step = 0;
   const auto [end, fault] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
   if (fault != std::errc() || end != digits.data() + digits.size() || step < 0) return std::nullopt;

@@ -17,7 +17,7 @@
 namespace tessera::checkpoints {
 namespace {
 
-std::uint64_t bytes_of(const SavePlan& plan) {
+std::uint64_t plan_bytes(const SavePlan& plan) {
   std::uint64_t bytes = 0;
   for (const PlannedFile& file : plan.files) bytes += file.num_bytes;
   return bytes;
@@ -66,7 +66,7 @@ SaveReport StepSaver::save(std::int64_t step, const RankState& state) {
   const CheckpointOptions& options = folder_.options();
   const int rank = folder_.comm().rank();
   auto [plan, copy_layout, values] = agreement_.agree(state);
-  last_ = {step, false, false, bytes_of(*plan), {}};
+  last_ = {step, false, false, plan_bytes(*plan), {}};
   auto draft = begin(step, *plan, last_.error);
   if (!draft) return told(last_);
 

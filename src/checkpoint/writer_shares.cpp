@@ -11,7 +11,7 @@ namespace {
 // Cuts lie at multiples of it in the file, so that no two ranks write into one page.
 constexpr std::uint64_t kPage = 4096;
 
-std::uint64_t bytes_of(const SharedSlice& slice) {
+std::uint64_t slice_bytes(const SharedSlice& slice) {
   return static_cast<std::uint64_t>(slice.place.num_elements() * slice.element_bytes);
 }
 
@@ -32,7 +32,7 @@ struct Row {
 /// Cuts a stretch where the parts of the row end.
 void cut_stretch(const SharedSlice& slice, std::size_t index, const Row& row, std::vector<WriterShare>& shares) {
   const std::size_t num_parts = slice.ranks.size();
-  const std::uint64_t size = bytes_of(slice);
+  const std::uint64_t size = slice_bytes(slice);
   std::uint64_t begin = 0;
   while (begin < size) {
     const std::size_t part = row.part_of(row.done + begin, num_parts);
@@ -61,7 +61,7 @@ std::optional<SlicePlace> as_stretch(const SlicePlace& place) {
 
 std::vector<WriterShare> share_out(const std::vector<SharedSlice>& slices) {
   std::map<std::vector<int>, Row> rows;
-  for (const SharedSlice& slice : slices) rows[slice.ranks].num_bytes += bytes_of(slice);
+  for (const SharedSlice& slice : slices) rows[slice.ranks].num_bytes += slice_bytes(slice);
   std::vector<WriterShare> shares;
   for (std::size_t i = 0; i < slices.size(); ++i) {
     const SharedSlice& slice = slices[i];
@@ -69,10 +69,10 @@ std::vector<WriterShare> share_out(const std::vector<SharedSlice>& slices) {
     if (slice.place.view.size() == 1) {
       cut_stretch(slice, i, row, shares);
     } else {
-      const std::uint64_t middle = row.done + bytes_of(slice) / 2;
+      const std::uint64_t middle = row.done + slice_bytes(slice) / 2;
       shares.push_back({i, row.part_of(middle, slice.ranks.size()), slice.place, 0});
     }
-    row.done += bytes_of(slice);
+    row.done += slice_bytes(slice);
   }
   return shares;
 }

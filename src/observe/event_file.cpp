@@ -15,8 +15,6 @@
 namespace tessera::observe {
 namespace {
 
-constexpr double kNanoseconds = 1e-9;
-
 ProtobufWriter event_at(double seconds) {
   ProtobufWriter event;
   event.double_field(1, seconds);
@@ -66,14 +64,14 @@ class EventFile : public Sink {
  public:
   EventFile(const std::filesystem::path& folder, const RunDescription& run)
       : file_(folder / file_name(flight::now_ns()), OutputFile::Mode::kReplace) {
-    const double now = static_cast<double>(flight::now_ns()) * kNanoseconds;
+    const double now = flight::seconds_of(flight::now_ns());
     pending_ = tf_record(version_event(now));
     if (!run.config.empty()) pending_ += tf_record(text_event(now, "config", as_markdown_code(run.config)));
     flush();
   }
 
   void take(const StepSummary& summary) override {
-    const double seconds = static_cast<double>(summary.time_ns) * kNanoseconds;
+    const double seconds = flight::seconds_of(summary.time_ns);
     pending_ += tf_record(scalars_event(seconds, summary.last.step, scalars_of(summary)));
   }
   void flush() final {

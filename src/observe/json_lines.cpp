@@ -9,8 +9,6 @@
 namespace tessera::observe {
 namespace {
 
-constexpr double kNanoseconds = 1e-9;
-
 /// Texts of the user's need not be UTF-8, and a log should not end for that.
 std::string line_of(const nlohmann::ordered_json& object) {
   return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
@@ -20,7 +18,7 @@ class JsonLines : public Sink {
  public:
   JsonLines(const std::filesystem::path& path, const RunDescription& run) : file_(path, OutputFile::Mode::kAppend) {
     nlohmann::ordered_json object;
-    object["run"] = {{"time", static_cast<double>(flight::now_ns()) * kNanoseconds}, {"ranks", run.num_ranks}};
+    object["run"] = {{"time", flight::seconds_of(flight::now_ns())}, {"ranks", run.num_ranks}};
     if (run.total_steps > 0) object["run"]["total_steps"] = run.total_steps;
     if (!run.config.empty()) object["run"]["config"] = run.config;
     file_.write(line_of(object) + "\n");
@@ -42,7 +40,7 @@ class JsonLines : public Sink {
 std::string json_line(const StepSummary& summary) {
   nlohmann::ordered_json object;
   object["step"] = summary.last.step;
-  object["time"] = static_cast<double>(summary.time_ns) * kNanoseconds;
+  object["time"] = flight::seconds_of(summary.time_ns);
   if (summary.last.loss) object["loss"] = *summary.last.loss;
   if (summary.last.learning_rate) object["learning_rate"] = *summary.last.learning_rate;
   if (summary.last.gradient_norm) object["gradient_norm"] = *summary.last.gradient_norm;

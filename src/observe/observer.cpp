@@ -25,7 +25,7 @@ namespace tessera::observe {
 namespace {
 
 /// How often the sinks are fed. A terminal looks alive with it, and a wake-up costs microseconds.
-constexpr auto kTick = std::chrono::milliseconds(100);
+constexpr auto kSummariseEvery = std::chrono::milliseconds(100);
 /// At a step a millisecond, seconds in which nothing can be written.
 constexpr std::size_t kMaxQueued = 8192;
 
@@ -142,7 +142,7 @@ void Observer::State::work() {
   for (bool is_last = false; !is_last;) {
     {
       std::unique_lock lock(mutex);
-      stopping_changed.wait_for(lock, kTick, [this] { return stopping; });
+      stopping_changed.wait_for(lock, kSummariseEvery, [this] { return stopping; });
       is_last = stopping;
       records.clear();
       records.swap(queue);

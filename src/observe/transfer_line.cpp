@@ -18,7 +18,7 @@ namespace {
 
 /// Below this a line would only flicker.
 constexpr auto kFirst = std::chrono::milliseconds(500);
-constexpr auto kTick = std::chrono::milliseconds(100);
+constexpr auto kRedraw = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -46,7 +46,7 @@ class TransferLine::Drawing {
   void work() {
     const auto start = std::chrono::steady_clock::now();
     std::unique_lock lock(mutex_);
-    for (auto pause = kFirst; !changed_.wait_for(lock, pause, [this] { return ending_; }); pause = kTick) {
+    for (auto pause = kFirst; !changed_.wait_for(lock, pause, [this] { return ending_; }); pause = kRedraw) {
       const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
       terminal_->note(transfer_text(title_, count_->done, count_->total, elapsed.count()));
     }

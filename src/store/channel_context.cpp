@@ -68,7 +68,8 @@ ChannelContext::ChannelContext(ChannelRole role, const Secret& secret)
   require(SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1, "TLS 1.3");
   require(SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1, "TLS 1.3");
   require(SSL_CTX_set_ciphersuites(context, kCipherSuite) == 1, kCipherSuite);
-  require(SSL_CTX_set1_groups_list(context, "X25519:P-256") == 1, "the groups of the key exchange");
+  std::string groups = "X25519:P-256";  // OpenSSL's macro takes the const away
+  require(SSL_CTX_set1_groups_list(context, groups.data()) == 1, "the groups of the key exchange");
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION);
   require(SSL_CTX_set_num_tickets(context, 0) == 1, "to leave tickets out");
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);

@@ -8,6 +8,12 @@
 
 namespace tessera::testing {
 
+inline std::string repeated(const std::string& text, int count) {
+  std::string result;
+  for (int i = 0; i < count; ++i) result += text;
+  return result;
+}
+
 /// A file with this header and so many bytes behind it. `stated` is the length that it states; by default the true one.
 inline std::string file_with(const std::string& header, std::size_t num_data_bytes, std::uint64_t stated) {
   std::string file;

@@ -13,6 +13,7 @@ namespace tessera {
 namespace {
 
 using testing::file_with;
+using testing::repeated;
 
 /// A header that must be refused, and what the message must say beside the file's name.
 struct Refusal {
@@ -33,12 +34,6 @@ std::string pair_at(const std::string& a, const std::string& b, std::size_t num_
   return file_with(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":)" + a +
                        R"(},"b":{"dtype":"F32","shape":[1],"data_offsets":)" + b + "}}",
                    num_bytes);
-}
-
-std::string repeated(const std::string& text, int count) {
-  std::string result;
-  for (int i = 0; i < count; ++i) result += text;
-  return result;
 }
 
 std::vector<Refusal> refusals_of_files() {

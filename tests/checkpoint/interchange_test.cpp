@@ -20,7 +20,7 @@ std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-std::vector<std::string> names_in(const fs::path& folder) {
+std::vector<std::string> sorted_names_in(const fs::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
@@ -56,7 +56,7 @@ TEST_F(InterchangeOfSteps, ExportsTheWeightsAlone) {
   expect_weights(out_, "");
   EXPECT_EQ(report.num_tensors, 4U);
   EXPECT_EQ(report.num_bytes, 4U + 90 * 128 * 2 + 64 * 160 * 4 + 96 * 100 * 4);
-  EXPECT_EQ(names_in(out_), std::vector<std::string>{"model.safetensors"});
+  EXPECT_EQ(sorted_names_in(out_), std::vector<std::string>{"model.safetensors"});
   EXPECT_EQ(SafetensorsBytes(out_ / "model.safetensors").layout().metadata().at("format"), "pt");
 }
 
@@ -76,7 +76,7 @@ TEST_F(InterchangeOfSteps, ChecksWhatItExportsAndLeavesNothingOfDamage) {
   flip_a_bit(step_ / "model-00002-of-00002.safetensors", 20'000);
   expect_parts(message_of<StorageError>([&] { export_weights(SavedStep(step_), out_); }),
                {"model-00002-of-00002.safetensors", "damaged"});
-  EXPECT_TRUE(names_in(out_).empty());
+  EXPECT_TRUE(sorted_names_in(out_).empty());
 }
 
 TEST_F(InterchangeOfSteps, RefusesToMixWeights) {
@@ -105,7 +105,7 @@ TEST_F(InterchangeOfSteps, ImportsWhatItExported) {
   EXPECT_EQ(report.num_tensors, 4U);
   EXPECT_EQ(count->total, report.num_bytes);
   EXPECT_EQ(count->done, report.num_bytes);
-  EXPECT_EQ(names_in(root), std::vector<std::string>{"step-00000007"});
+  EXPECT_EQ(sorted_names_in(root), std::vector<std::string>{"step-00000007"});
   const SavedStep step(root / "step-00000007");
   EXPECT_TRUE(step.verify().empty());
   EXPECT_EQ(step.manifest().step, 7);

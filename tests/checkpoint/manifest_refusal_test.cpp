@@ -7,22 +7,24 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/header_bytes.h"
 #include "checkpoint/step_writer.h"
 #include "support/error_message.h"
 
 namespace tessera {
 namespace {
 
+using testing::repeated;
 using testing::with_root;
 
 /// A manifest that must be refused, and what the message must say beside its name.
-struct Refusal {
+struct RefusedManifest {
   const char* name;
   std::string text;
   std::vector<std::string> parts;
 };
 
-std::ostream& operator<<(std::ostream& stream, const Refusal& refusal) { return stream << refusal.name; }
+std::ostream& operator<<(std::ostream& stream, const RefusedManifest& refusal) { return stream << refusal.name; }
 
 const std::string kStart = R"({"format":"tessera-checkpoint","version":1,"step":20,"num_ranks":2,"block_bytes":4096)";
 const std::string kFile =
@@ -54,13 +56,7 @@ std::string sliced(const std::string& slices) { return manifest(kFile, tensor_na
 
 const std::string kWhole = slice("[6,4]", "[0,0]", "[6,4]");
 
-std::string repeated(const std::string& text, int count) {
-  std::string result;
-  for (int i = 0; i < count; ++i) result += text;
-  return result;
-}
-
-std::vector<Refusal> refusals_of_text() {
+std::vector<RefusedManifest> refusals_of_text() {
   const std::string good = manifest(kFile + "," + kOther, tensor_named("t", kWhole));
   std::string flipped = good;
   flipped[20] = static_cast<char>(flipped[20] ^ 1);
@@ -111,7 +107,7 @@ std::vector<Refusal> refusals_of_text() {
   };
 }
 
-std::vector<Refusal> refusals_of_files() {
+std::vector<RefusedManifest> refused_manifests() {
   const auto file = [](const std::string& members) { return manifest("{" + members + "}", ""); };
   return {
       {"FileTwice", manifest(kFile + "," + kFile, ""), {"\"a.safetensors\"", "twice"}},
@@ -142,7 +138,7 @@ std::vector<Refusal> refusals_of_files() {
   };
 }
 
-std::vector<Refusal> refusals_of_tensors() {
+std::vector<RefusedManifest> refused_tensors() {
   const std::string t = "\"t\"";
   return {
       {"TensorTwice",
@@ -209,7 +205,7 @@ std::vector<Refusal> refusals_of_tensors() {
   };
 }
 
-class ManifestRefusal : public ::testing::TestWithParam<Refusal> {};
+class ManifestRefusal : public ::testing::TestWithParam<RefusedManifest> {};
 
 TEST_P(ManifestRefusal, NamesTheFileAndTheFault) {
   const std::string message =
@@ -219,10 +215,10 @@ TEST_P(ManifestRefusal, NamesTheFileAndTheFault) {
   EXPECT_LT(message.size(), 600U);
 }
 
-const auto kName = [](const ::testing::TestParamInfo<Refusal>& info) { return std::string(info.param.name); };
+const auto kName = [](const ::testing::TestParamInfo<RefusedManifest>& info) { return std::string(info.param.name); };
 INSTANTIATE_TEST_SUITE_P(Text, ManifestRefusal, ::testing::ValuesIn(refusals_of_text()), kName);
-INSTANTIATE_TEST_SUITE_P(Files, ManifestRefusal, ::testing::ValuesIn(refusals_of_files()), kName);
-INSTANTIATE_TEST_SUITE_P(Tensors, ManifestRefusal, ::testing::ValuesIn(refusals_of_tensors()), kName);
+INSTANTIATE_TEST_SUITE_P(Files, ManifestRefusal, ::testing::ValuesIn(refused_manifests()), kName);
+INSTANTIATE_TEST_SUITE_P(Tensors, ManifestRefusal, ::testing::ValuesIn(refused_tensors()), kName);
 
 TEST(ManifestText, IsAcceptedWithoutAFault) {
   const Manifest read = Manifest::parse(

@@ -17,17 +17,17 @@ using testing::message_of;
 using testing::require;
 
 constexpr std::uint64_t kLarge = 1U << 30;
-constexpr std::int64_t kRows = 768;
-constexpr std::int64_t kColumns = 512;
+constexpr std::int64_t kAgreedRows = 768;
+constexpr std::int64_t kAgreedColumns = 512;
 
 /// Rank by rank as many rows of one tensor.
 HeldSlice rows_of(const World& world, const std::string& name) {
-  const std::int64_t share = kRows / world.size();
-  const SlicePlace place{{kRows, kColumns}, {share * world.rank(), 0}, {share, kColumns}};
-  return {"model", name, {kRows, kColumns}, place, at::zeros({share, kColumns})};
+  const std::int64_t share = kAgreedRows / world.size();
+  const SlicePlace place{{kAgreedRows, kAgreedColumns}, {share * world.rank(), 0}, {share, kAgreedColumns}};
+  return {"model", name, {kAgreedRows, kAgreedColumns}, place, at::zeros({share, kAgreedColumns})};
 }
 
-RankState state_of(const World& world, std::int64_t step) {
+RankState agreed_state_of(const World& world, std::int64_t step) {
   RankState state;
   state.slices.push_back(rows_of(world, "w"));
   state.values["step"] = step;
@@ -36,7 +36,7 @@ RankState state_of(const World& world, std::int64_t step) {
 
 /// A tensor more, on the last rank alone.
 RankState larger_state_of(const World& world, std::int64_t step) {
-  RankState state = state_of(world, step);
+  RankState state = agreed_state_of(world, step);
   if (world.rank() == world.size() - 1) {
     state.slices.push_back({"model", "more", {5}, SlicePlace::whole({5}), at::zeros({5})});
   }
@@ -46,8 +46,8 @@ RankState larger_state_of(const World& world, std::int64_t step) {
 TEST(PlanAgreement, KeepsPlanAndCopyLayoutWhileTheSlicesAreTheSame) {
   run_threads(2, [](const World& world) {
     PlanAgreement agreement(world.comm(), kLarge);
-    const AgreedSave first = agreement.agree(state_of(world, 10));
-    const AgreedSave second = agreement.agree(state_of(world, 20));
+    const AgreedSave first = agreement.agree(agreed_state_of(world, 10));
+    const AgreedSave second = agreement.agree(agreed_state_of(world, 20));
     require(second.plan == first.plan, "the plan is the one of the first save");
     require(second.copy_layout == first.copy_layout, "and so is the layout of the copy");
     require(std::get<std::int64_t>(second.values.at("step")) == 20, "but values are those of this save");
@@ -62,7 +62,7 @@ TEST(PlanAgreement, MakesBothAnewWhenOneRankHoldsOtherSlices) {
     };
     const AgreedSave first = agreement.agree(larger_state_of(world, 10));
     expect_own_layout(first);
-    const AgreedSave second = agreement.agree(state_of(world, 20));
+    const AgreedSave second = agreement.agree(agreed_state_of(world, 20));
     require(second.plan != first.plan && second.copy_layout != first.copy_layout, "neither is the first one");
     expect_own_layout(second);
     const AgreedSave third = agreement.agree(larger_state_of(world, 30));
@@ -74,11 +74,11 @@ TEST(PlanAgreement, MakesBothAnewWhenOneRankHoldsOtherSlices) {
 TEST(PlanAgreement, KeepsWhatItHadWhenSlicesDoNotFitTogether) {
   run_threads(2, [](const World& world) {
     PlanAgreement agreement(world.comm(), kLarge);
-    const AgreedSave first = agreement.agree(state_of(world, 10));
-    RankState gap = state_of(world, 20);
+    const AgreedSave first = agreement.agree(agreed_state_of(world, 10));
+    RankState gap = agreed_state_of(world, 20);
     if (world.rank() == 1) gap.slices.clear();
     expect_parts(message_of<ConfigError>([&] { agreement.agree(gap); }), {"\"w\"", "no rank holds element"});
-    const AgreedSave third = agreement.agree(state_of(world, 30));
+    const AgreedSave third = agreement.agree(agreed_state_of(world, 30));
     require(third.plan == first.plan && third.copy_layout == first.copy_layout, "what fits is the first one");
   });
 }

@@ -19,7 +19,7 @@ constexpr std::size_t kMiB = 1U << 20;
 
 using Bytes = std::vector<std::byte>;
 
-Bytes random_bytes(std::size_t count) {
+Bytes random_values(std::size_t count) {
   std::mt19937_64 random(count);
   Bytes bytes(count);
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
@@ -35,7 +35,7 @@ std::vector<std::vector<Bytes>> random_sources(const SavePlan& plan) {
   std::vector<std::vector<Bytes>> sources;
   for (const auto& of_rank : plan.of_rank) {
     sources.emplace_back();
-    for (const PlannedSlice& planned : of_rank) sources.back().push_back(random_bytes(plan.bytes_of(planned)));
+    for (const PlannedSlice& planned : of_rank) sources.back().push_back(random_values(plan.bytes_of(planned)));
   }
   return sources;
 }

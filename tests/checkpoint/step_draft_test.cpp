@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "checkpoint/step_draft.h"
+#include "checkpoint/text_range.h"
 #include "support/error_message.h"
 #include "support/temporary_folder.h"
 
@@ -25,8 +26,6 @@ using testing::expect_parts;
 using testing::message_of;
 using testing::TemporaryFolder;
 using testing::text_of_file;
-
-WriteRange range(std::uint64_t offset, std::string_view text) { return {offset, std::as_bytes(std::span(text))}; }
 
 std::vector<std::string> names_in(const fs::path& folder) { return FileSystem::disk().list(folder); }
 

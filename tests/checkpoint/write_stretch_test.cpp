@@ -9,13 +9,12 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/text_range.h"
 #include "checkpoint/write_stretch.h"
 #include "support/error_message.h"
 
 namespace tessera::checkpoints {
 namespace {
-
-WriteRange range(std::uint64_t offset, std::string_view text) { return {offset, std::as_bytes(std::span(text))}; }
 
 std::string text_of(const WriteStretch& stretch) {
   std::string text;

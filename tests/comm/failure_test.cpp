@@ -45,7 +45,7 @@ const std::vector<std::pair<std::string, Operation>>& operations() {
 TEST(Timeout, ARankThatDoesNotComeFailsTheOthersInTime) {
   for (const auto& [name, operation] : operations()) {
     std::latch others(2);
-    run_threads(3, [&, &name = name, &operation = operation](const World& world) {
+    run_threads(3, [&](const World& world) {
       if (world.rank() == 2) {
         others.wait();
         return;
@@ -218,7 +218,7 @@ struct Deliberate : std::runtime_error {
 TEST(FailingRank, StopsTheOthersAtOnceAndItsErrorComesOut) {
   for (const auto& [name, operation] : operations()) {
     const auto start = Clock::now();
-    const auto message = message_of<Deliberate>([&, &operation = operation] {
+    const auto message = message_of<Deliberate>([&] {
       run_threads(3, [&](const World& world) {
         if (world.rank() == 2) throw Deliberate("rank 2 does not feel like it");
         operation(world.comm());  // 30 s of patience by default

@@ -17,7 +17,7 @@
 namespace tessera::comm {
 namespace {
 
-constexpr int kMaxRanks = 9;
+constexpr int kMostRanks = 9;
 constexpr std::int64_t kElement = 4;
 
 struct Traffic {
@@ -26,7 +26,7 @@ struct Traffic {
 };
 
 /// One operation, on an engine and on a communicator.
-struct Operation {
+struct CountedOperation {
   std::string name;
   std::function<void(CollectiveEngine&, int rank, Deadline)> on_engine;
   std::function<void(const Communicator&)> on_comm;
@@ -39,7 +39,7 @@ std::shared_ptr<MessageEngine> make_engine(CommunicationStrategy strategy, std::
   return std::make_shared<TreeEngine>(std::move(transport), rank, size, kTreeChannel);
 }
 
-std::vector<Traffic> measure(CommunicationStrategy strategy, int size, const Operation& operation) {
+std::vector<Traffic> measure(CommunicationStrategy strategy, int size, const CountedOperation& operation) {
   std::vector<Traffic> traffic(static_cast<std::size_t>(size));
   testing::with_transports(size, [&](int rank, const std::shared_ptr<Transport>& transport) {
     const auto engine = make_engine(strategy, transport, rank, size);
@@ -51,7 +51,7 @@ std::vector<Traffic> measure(CommunicationStrategy strategy, int size, const Ope
   return traffic;
 }
 
-Traffic fake(CommunicationStrategy strategy, int rank, int size, const Operation& operation) {
+Traffic fake(CommunicationStrategy strategy, int rank, int size, const CountedOperation& operation) {
   const World world = fake_world(rank, size, size);
   operation.on_comm(world.comm().with_strategy(strategy));
   const FakeTraffic traffic = fake_traffic(world);
@@ -61,7 +61,7 @@ Traffic fake(CommunicationStrategy strategy, int rank, int size, const Operation
 
 at::Tensor floats(std::int64_t count) { return at::zeros({count}); }
 
-Operation all_reduce_of(std::int64_t count) {
+CountedOperation all_reduce_of(std::int64_t count) {
   return {"all_reduce x" + std::to_string(count),
           [count](CollectiveEngine& engine, int, Deadline deadline) {
             const auto data = floats(count);
@@ -70,7 +70,7 @@ Operation all_reduce_of(std::int64_t count) {
           [count](const Communicator& comm) { comm.all_reduce(floats(count)); }};
 }
 
-Operation all_gather_of(const Counts& counts) {
+CountedOperation all_gather_of(const Counts& counts) {
   return {"all_gather",
           [counts](CollectiveEngine& engine, int rank, Deadline deadline) {
             const auto whole = floats(offsets_of(counts).back());
@@ -82,7 +82,7 @@ Operation all_gather_of(const Counts& counts) {
           }};
 }
 
-Operation reduce_scatter_of(const Counts& counts) {
+CountedOperation reduce_scatter_of(const Counts& counts) {
   return {"reduce_scatter",
           [counts](CollectiveEngine& engine, int rank, Deadline deadline) {
             const auto whole = floats(offsets_of(counts).back());
@@ -94,7 +94,7 @@ Operation reduce_scatter_of(const Counts& counts) {
           }};
 }
 
-Operation broadcast_from(int root) {
+CountedOperation broadcast_from(int root) {
   return {"broadcast from " + std::to_string(root),
           [root](CollectiveEngine& engine, int, Deadline deadline) {
             const auto data = floats(12);
@@ -103,7 +103,7 @@ Operation broadcast_from(int root) {
           [root](const Communicator& comm) { comm.broadcast(floats(12), root); }};
 }
 
-Operation reduce_to(int root) {
+CountedOperation reduce_to(int root) {
   return {"reduce to " + std::to_string(root),
           [root](CollectiveEngine& engine, int, Deadline deadline) {
             const auto data = floats(12);
@@ -112,7 +112,7 @@ Operation reduce_to(int root) {
           [root](const Communicator& comm) { comm.reduce(floats(12), root, ReduceOp::kMax); }};
 }
 
-Operation gather_to(int root, const Counts& counts) {
+CountedOperation gather_to(int root, const Counts& counts) {
   return {"gather to " + std::to_string(root),
           [=](CollectiveEngine& engine, int rank, Deadline deadline) {
             const auto whole = floats(offsets_of(counts).back());
@@ -124,7 +124,7 @@ Operation gather_to(int root, const Counts& counts) {
           }};
 }
 
-Operation scatter_from(int root, const Counts& counts) {
+CountedOperation scatter_from(int root, const Counts& counts) {
   return {"scatter from " + std::to_string(root),
           [=](CollectiveEngine& engine, int rank, Deadline deadline) {
             const auto whole = floats(offsets_of(counts).back());
@@ -135,7 +135,7 @@ Operation scatter_from(int root, const Counts& counts) {
 }
 
 /// Rank r sends one element to every rank below it, and one to itself.
-Operation uneven_all_to_all(int size) {
+CountedOperation uneven_all_to_all(int size) {
   const auto sent = [size](int rank) {
     Counts counts(static_cast<std::size_t>(size), 0);
     std::fill(counts.begin(), counts.begin() + rank + 1, 1);
@@ -157,20 +157,20 @@ Operation uneven_all_to_all(int size) {
           }};
 }
 
-Operation barrier() {
+CountedOperation barrier() {
   return {"barrier", [](CollectiveEngine& engine, int, Deadline deadline) { engine.barrier(deadline); },
           [](const Communicator& comm) { comm.barrier(); }};
 }
 
-std::vector<Operation> all_operations(int size) {
+std::vector<CountedOperation> all_operations(int size) {
   Counts uneven;  // with an empty piece
   for (int r = 0; r < size; ++r) uneven.push_back(r % 3);
   const Counts even(static_cast<std::size_t>(size), 3);
-  std::vector<Operation> operations = {all_reduce_of(0),        all_reduce_of(1),
-                                       all_reduce_of(size),     all_reduce_of(7 * size + 1),
-                                       all_gather_of(even),     all_gather_of(uneven),
-                                       reduce_scatter_of(even), reduce_scatter_of(uneven),
-                                       uneven_all_to_all(size), barrier()};
+  std::vector<CountedOperation> operations = {all_reduce_of(0),        all_reduce_of(1),
+                                              all_reduce_of(size),     all_reduce_of(7 * size + 1),
+                                              all_gather_of(even),     all_gather_of(uneven),
+                                              reduce_scatter_of(even), reduce_scatter_of(uneven),
+                                              uneven_all_to_all(size), barrier()};
   for (int root = 0; root < size; ++root) {
     operations.push_back(broadcast_from(root));
     operations.push_back(reduce_to(root));
@@ -181,7 +181,7 @@ std::vector<Operation> all_operations(int size) {
 }
 
 TEST(RingTraffic, AllReduceSendsTwiceAllButOnesOwnShare) {
-  for (int size = 1; size <= kMaxRanks; ++size) {
+  for (int size = 1; size <= kMostRanks; ++size) {
     const auto n = static_cast<std::uint64_t>(size);
     const std::uint64_t num_bytes = n * 6 * kElement;
     for (const Traffic& sent : measure(CommunicationStrategy::kRing, size, all_reduce_of(size * 6))) {
@@ -192,7 +192,7 @@ TEST(RingTraffic, AllReduceSendsTwiceAllButOnesOwnShare) {
 }
 
 TEST(RingTraffic, GatherAndScatterHalvesSendAllButOneShare) {
-  for (int size = 1; size <= kMaxRanks; ++size) {
+  for (int size = 1; size <= kMostRanks; ++size) {
     const Counts counts(static_cast<std::size_t>(size), 5);
     const auto n = static_cast<std::uint64_t>(size);
     for (const auto& operation : {all_gather_of(counts), reduce_scatter_of(counts)}) {
@@ -205,7 +205,7 @@ TEST(RingTraffic, GatherAndScatterHalvesSendAllButOneShare) {
 }
 
 TEST(TreeTraffic, AllReduceCrossesEveryEdgeOnceUpAndOnceDown) {
-  for (int size = 1; size <= kMaxRanks; ++size) {
+  for (int size = 1; size <= kMostRanks; ++size) {
     Traffic total;
     std::uint64_t busiest = 0;
     for (const Traffic& sent : measure(CommunicationStrategy::kTree, size, all_reduce_of(10))) {
@@ -222,7 +222,7 @@ TEST(TreeTraffic, AllReduceCrossesEveryEdgeOnceUpAndOnceDown) {
 
 TEST(FakeTraffic, CountsWhatTheEnginesSend) {
   for (const auto strategy : {CommunicationStrategy::kRing, CommunicationStrategy::kTree}) {
-    for (int size = 1; size <= kMaxRanks; ++size) {
+    for (int size = 1; size <= kMostRanks; ++size) {
       for (const auto& operation : all_operations(size)) {
         const auto real = measure(strategy, size, operation);
         for (int rank = 0; rank < size; ++rank) {

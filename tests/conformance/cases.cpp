@@ -15,8 +15,6 @@ std::string case_name(const char* what, at::ScalarType dtype, std::int64_t count
          more;
 }
 
-std::size_t index_of(const Communicator& comm) { return static_cast<std::size_t>(comm.rank()); }
-
 /// Once from memory of the communicator, once from any other: both must work.
 std::vector<at::Tensor> placed(const Communicator& comm, const at::Tensor& values) {
   at::Tensor shared = comm.empty(values.sizes(), values.options());

@@ -24,6 +24,8 @@ class Tally {
   std::vector<std::string> failures_;
 };
 
+inline std::size_t index_of(const Communicator& comm) { return static_cast<std::size_t>(comm.rank()); }
+
 /// Every collective on one type and size.
 void run_reductions(const Communicator& comm, at::ScalarType dtype, std::int64_t count, Tally& tally);
 void run_movements(const Communicator& comm, at::ScalarType dtype, std::int64_t count, Tally& tally);

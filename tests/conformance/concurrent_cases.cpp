@@ -7,8 +7,6 @@
 namespace tessera::testing {
 namespace {
 
-std::size_t index_of(const Communicator& comm) { return static_cast<std::size_t>(comm.rank()); }
-
 void check_subgroup(const Communicator& comm, const std::string& name, at::ScalarType dtype, std::int64_t count,
                     Tally& tally) {
   const Inputs inputs = make_inputs(dtype, count, comm.size(), true, ReduceOp::kSum);
@@ -35,12 +33,12 @@ void expect_refused(const std::string& name, Tally& tally, Function function) {
 
 void run_concurrent(const Communicator& comm, at::ScalarType dtype, std::int64_t count, Tally& tally) {
   const std::string what = std::string(c10::toString(dtype)) + " x" + std::to_string(count);
-  constexpr std::array<ReduceOp, 3> kOps = {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin};
+  constexpr std::array<ReduceOp, 3> kConcurrentOps = {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin};
   std::vector<Inputs> inputs;
   std::vector<at::Tensor> tensors;
   std::vector<Work> works;
   for (std::size_t i = 0; i < 12; ++i) {
-    const ReduceOp op = kOps[i % kOps.size()];
+    const ReduceOp op = kConcurrentOps[i % kConcurrentOps.size()];
     inputs.push_back(make_inputs(dtype, count + static_cast<std::int64_t>(i), comm.size(), true, op));
     at::Tensor tensor = i % 2 == 0
                             ? comm.empty({count + static_cast<std::int64_t>(i)}, at::TensorOptions().dtype(dtype))

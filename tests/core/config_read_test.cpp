@@ -1,6 +1,7 @@
 #include <tessera/core/config_file.h>
 #include <tessera/core/error.h>
 #include "sample_options.h"
+#include "support/error_message.h"
 
 #include <cmath>
 #include <filesystem>

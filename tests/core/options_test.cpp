@@ -1,6 +1,7 @@
 #include <tessera/core/error.h>
 #include <tessera/core/options.h>
 #include "sample_options.h"
+#include "support/error_message.h"
 
 #include <gtest/gtest.h>
 #include <limits>
@@ -18,7 +19,7 @@ std::string set_fault(std::string_view key, std::string_view text) {
   return message_of<ConfigError>([&] { SampleOptions::fields().set_text(options, key, text); });
 }
 
-void expect_round_trip(const SampleOptions& options) {
+void expect_text_round_trip(const SampleOptions& options) {
   SampleOptions copy;
   for (const Field& field : SampleOptions::fields().fields()) {
     SampleOptions::fields().set_text(copy, field.key, SampleOptions::fields().get_text(options, field.key));
@@ -90,18 +91,18 @@ TEST(FieldList, ReachesIntoSections) {
 }
 
 TEST(FieldList, ReadsBackTheTextItGives) {
-  expect_round_trip(SampleOptions());
-  expect_round_trip(SampleOptions()
-                        .overlap(false)
-                        .num_steps(std::numeric_limits<int>::min())
-                        .bucket_bytes(std::numeric_limits<std::int64_t>::min())
-                        .rate(0.1 + 0.2)
-                        .name("x=\"1\"\n")
-                        .axes({"", "a,b", "say \"hi\"", "back\\slash", " space "})
-                        .sizes({0, -1})
-                        .shape(Shape::kRing));
-  expect_round_trip(SampleOptions().axes({""}).rate(-std::numeric_limits<double>::infinity()));
-  expect_round_trip(SampleOptions().axes({}).rate(std::numeric_limits<double>::denorm_min()));
+  expect_text_round_trip(SampleOptions());
+  expect_text_round_trip(SampleOptions()
+                             .overlap(false)
+                             .num_steps(std::numeric_limits<int>::min())
+                             .bucket_bytes(std::numeric_limits<std::int64_t>::min())
+                             .rate(0.1 + 0.2)
+                             .name("x=\"1\"\n")
+                             .axes({"", "a,b", "say \"hi\"", "back\\slash", " space "})
+                             .sizes({0, -1})
+                             .shape(Shape::kRing));
+  expect_text_round_trip(SampleOptions().axes({""}).rate(-std::numeric_limits<double>::infinity()));
+  expect_text_round_trip(SampleOptions().axes({}).rate(std::numeric_limits<double>::denorm_min()));
 }
 
 TEST(FieldList, KeepsEmptyAndOneEmptyItemApart) {
@@ -123,7 +124,7 @@ TEST(FieldList, RefusesTextOfTheWrongType) {
 
 TEST(FieldList, RefusesListsWithHoles) {
   for (const char* text : {"a,,b", ",a", "a,", "\"a", "\"a\"b"}) {
-    EXPECT_NE(set_fault("axes", text), "nothing thrown") << text;
+    EXPECT_NE(set_fault("axes", text), "") << text;
   }
 }
 

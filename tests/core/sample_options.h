@@ -82,15 +82,4 @@ inline std::vector<std::string> texts_of(const SampleOptions& options) {
   return texts;
 }
 
-/// What the exception says, or "nothing thrown".
-template <class E, class F>
-std::string message_of(F&& body) {
-  try {
-    body();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "nothing thrown";
-}
-
 }  // namespace tessera::testing

@@ -12,13 +12,10 @@
 namespace tessera {
 namespace {
 
+using testing::backward;
 using testing::Chain;
 using testing::chain_input;
 using testing::require;
-
-void backward(Chain& model, int rank, bool skip_middle = false) {
-  model.forward(chain_input(rank), skip_middle).sum().backward();
-}
 
 TEST(FindUnusedParameters, NamesThemWhenItIsOff) {
   run_threads(2, [](const World& world) {

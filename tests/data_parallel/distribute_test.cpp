@@ -15,6 +15,7 @@
 namespace tessera {
 namespace {
 
+using testing::backward;
 using testing::Chain;
 using testing::chain_input;
 using testing::require;
@@ -33,8 +34,6 @@ at::Tensor average_of(int num_ranks) {
 }
 
 bool close(const at::Tensor& a, const at::Tensor& b) { return at::allclose(a, b, 1e-5, 1e-6); }
-
-void backward(Chain& model, int rank) { model.forward(chain_input(rank)).sum().backward(); }
 
 TEST(Distribute, AveragesTheGradientsOfAModelThatWasNotModified) {
   run_threads(3, [](const World& world) {

@@ -35,5 +35,8 @@ struct Chain : torch::nn::Module {
 };
 
 inline torch::Tensor chain_input(int rank) { return torch::cos(torch::arange(3 * 4) * 0.3 + rank).view({3, 4}); }
+inline void backward(Chain& model, int rank, bool skip_middle = false) {
+  model.forward(chain_input(rank), skip_middle).sum().backward();
+}
 
 }  // namespace tessera::testing

@@ -14,7 +14,7 @@ using testing::require;
 at::Tensor whole_input() { return at::sin(at::arange(6 * 3 * 2 * 2, at::kDouble) * 0.7).view({6, 3, 2, 2}) + 5; }
 at::Tensor weights_of_loss() { return at::cos(at::arange(6 * 3 * 2 * 2, at::kDouble)).view({6, 3, 2, 2}); }
 
-bool close(const at::Tensor& a, const at::Tensor& b) { return at::allclose(a, b, 1e-10, 1e-12); }
+bool close_to(const at::Tensor& a, const at::Tensor& b) { return at::allclose(a, b, 1e-10, 1e-12); }
 
 /// Ranks hold `rows` of the batch each; some may hold none.
 void check_against_whole_batch(const std::vector<std::int64_t>& rows) {
@@ -31,18 +31,18 @@ void check_against_whole_batch(const std::vector<std::int64_t>& rows) {
     const auto count = rows[static_cast<std::size_t>(world.rank())];
     const at::Tensor mine = whole_input().narrow(0, begin, count).clone().set_requires_grad(true);
     const at::Tensor found = norm(mine);
-    require(close(found, output.narrow(0, begin, count)), "output");
+    require(close_to(found, output.narrow(0, begin, count)), "output");
     (found * weights_of_loss().narrow(0, begin, count)).sum().backward();
-    require(close(mine.grad(), input.grad().narrow(0, begin, count)), "gradient of the input");
+    require(close_to(mine.grad(), input.grad().narrow(0, begin, count)), "gradient of the input");
     const at::Tensor of_weight = norm->weight.grad().clone();
     world.comm().all_reduce(of_weight);
-    require(close(of_weight, expected->weight.grad()), "gradient of the weight");
-    require(close(norm->running_mean, expected->running_mean), "running mean");
-    require(close(norm->running_var, expected->running_var), "running variance");
+    require(close_to(of_weight, expected->weight.grad()), "gradient of the weight");
+    require(close_to(norm->running_mean, expected->running_mean), "running mean");
+    require(close_to(norm->running_var, expected->running_var), "running variance");
     require(norm->num_batches_tracked.item<int>() == 1, "batches");
     norm->eval();
     expected->eval();
-    require(close(norm(whole_input()), expected(whole_input())), "evaluation");
+    require(close_to(norm(whole_input()), expected(whole_input())), "evaluation");
   });
 }
 

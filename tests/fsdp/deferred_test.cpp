@@ -22,8 +22,8 @@ namespace {
 
 using testing::require;
 
-struct Net : torch::nn::Module {
-  explicit Net(int num_layers) {
+struct DeferredNet : torch::nn::Module {
+  explicit DeferredNet(int num_layers) {
     embedding = register_module("embedding", torch::nn::Embedding(300, 128));
     for (int i = 0; i < num_layers; ++i) {
       layers.emplace_back(register_module("layer" + std::to_string(i), torch::nn::Linear(128, 128)));
@@ -43,14 +43,14 @@ struct Net : torch::nn::Module {
 };
 
 /// Ranks that are threads share the generator: one at a time.
-std::shared_ptr<Net> make_net(int num_layers) {
+std::shared_ptr<DeferredNet> make_net(int num_layers) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   torch::manual_seed(3);
-  return std::make_shared<Net>(num_layers);
+  return std::make_shared<DeferredNet>(num_layers);
 }
 
-std::shared_ptr<Net> make_deferred(int num_layers) {
+std::shared_ptr<DeferredNet> make_deferred(int num_layers) {
   const DeferredInit no_bytes;
   return make_net(num_layers);
 }

@@ -30,8 +30,8 @@ using testing::require;
 constexpr std::int64_t kVector = 16;  // elements of 64 bytes: parts are whole ones
 
 /// A unit for each weight; the biases stay whole.
-struct Net : torch::nn::Module {
-  Net() {
+struct WideNet : torch::nn::Module {
+  WideNet() {
     const std::vector<std::int64_t> widths{96, 97, 91, 128, 64, 96, 10};
     for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
       layers.emplace_back(register_module("layer" + std::to_string(i), torch::nn::Linear(widths[i], widths[i + 1])));
@@ -54,7 +54,7 @@ FsdpOptions options_with_gathers() { return options_of_net().shared_copy(false);
 torch::Tensor batch() { return torch::ones({8, 96}); }
 
 /// What a rank holds of the parameters: its share, cut at whole vectors.
-std::int64_t share_bytes(const Net& net, int rank, int num_ranks) {
+std::int64_t share_bytes(const WideNet& net, int rank, int num_ranks) {
   std::int64_t num_elements = 0;
   for (const auto& layer : net.layers) {
     num_elements +=
@@ -65,14 +65,14 @@ std::int64_t share_bytes(const Net& net, int rank, int num_ranks) {
 }
 
 /// Of the biases.
-std::int64_t whole_bytes(const Net& net) {
+std::int64_t whole_bytes(const WideNet& net) {
   std::int64_t num_elements = 0;
   for (const auto& layer : net.layers) num_elements += layer->options.out_features();
   return num_elements * 4;
 }
 
 /// The share as it would be without padding.
-double exact_share(const Net& net, int num_ranks) {
+double exact_share(const WideNet& net, int num_ranks) {
   double num_elements = 0;
   for (const auto& layer : net.layers) {
     num_elements += static_cast<double>(layer->options.in_features() * layer->options.out_features()) / num_ranks;
@@ -118,7 +118,7 @@ class FsdpMemoryOf : public ::testing::TestWithParam<std::tuple<int, OptimizerCa
 TEST_P(FsdpMemoryOf, IsTheShareByteForByte) {
   const auto& [num_ranks, optimizer_case] = GetParam();
   run_threads(num_ranks, [&](const World& world) {
-    const auto net = std::make_shared<Net>();
+    const auto net = std::make_shared<WideNet>();
     const std::int64_t share = share_bytes(*net, world.rank(), world.size());
     require(static_cast<double>(share) <= exact_share(*net, world.size()) + 64.0 * 6,
             "padding of a vector for each unit");
@@ -187,7 +187,7 @@ class GatheredMemory : public ::testing::TestWithParam<std::tuple<int, Prefetch>
 TEST_P(GatheredMemory, IsTheUnitInUseAndThoseAhead) {
   const auto& [num_ranks, prefetch] = GetParam();
   run_threads(num_ranks, [&](const World& world) {
-    const auto net = std::make_shared<Net>();
+    const auto net = std::make_shared<WideNet>();
     const ShardedModel sharded = fully_shard(net, world, prefetch.options);
     FsdpMemory memory(sharded);
     torch::optim::SGD optimizer(sharded.parameters(), 0.1);
@@ -225,7 +225,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(FsdpMemory, TellsPhasesApart) {
   run_threads(2, [](const World& world) {
-    const auto net = std::make_shared<Net>();
+    const auto net = std::make_shared<WideNet>();
     const ShardedModel sharded = fully_shard(net, world, options_of_net());
     FsdpMemory memory(sharded, 6);
     torch::optim::AdamW optimizer(sharded.parameters(), 0.1);
@@ -261,7 +261,7 @@ TEST(FsdpMemory, TellsPhasesApart) {
 
 TEST(FsdpMemory, CountsEachRankThatIsAThreadByItself) {
   run_threads(4, [](const World& world) {
-    const auto net = std::make_shared<Net>();
+    const auto net = std::make_shared<WideNet>();
     const ShardedModel sharded = fully_shard(net, world, options_of_net());
     const FsdpMemory memory(sharded);
     const at::Tensor mine = torch::ones({1000 * (world.rank() + 1)});
@@ -271,7 +271,7 @@ TEST(FsdpMemory, CountsEachRankThatIsAThreadByItself) {
 
 TEST(FsdpMemory, CountsFromBeforeTheFirstBackward) {
   run_threads(1, [](const World& world) {
-    const auto net = std::make_shared<Net>();
+    const auto net = std::make_shared<WideNet>();
     const ShardedModel sharded = fully_shard(net, world, options_of_net());
     net->forward(batch()).square().mean().backward();
     EXPECT_THAT(testing::message_of<ConfigError>([&] { const FsdpMemory late(sharded); }), HasSubstr("fully_shard()"));

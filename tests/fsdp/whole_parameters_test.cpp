@@ -8,13 +8,13 @@
 namespace tessera {
 namespace {
 
-at::Tensor input_of(int rank) { return at::full({2, 3}, 1.0 + rank); }
+at::Tensor whole_input_of(int rank) { return at::full({2, 3}, 1.0 + rank); }
 
 TEST(WholeParameters, AreAveragedThoughNothingIsSharded) {
   run_threads(2, [](const World& world) {
     torch::nn::Linear layer(3, 2);
     const auto sharded = fully_shard(layer, world);
-    layer(input_of(world.rank())).sum().backward();
+    layer(whole_input_of(world.rank())).sum().backward();
     EXPECT_TRUE(at::equal(layer->weight.grad(), at::full({2, 3}, 3.0))) << layer->weight.grad();
   });
 }
@@ -25,7 +25,7 @@ TEST(WholeParameters, AreAveragedThoughWhatIsShardedIsFrozen) {
     layer->weight.set_requires_grad(false);
     const auto sharded = fully_shard(layer, world, FsdpOptions().min_num_params(4));
     EXPECT_EQ(sharded.parameters().size(), 1U);
-    (layer(input_of(world.rank())) * (1.0 + world.rank())).sum().backward();
+    (layer(whole_input_of(world.rank())) * (1.0 + world.rank())).sum().backward();
     EXPECT_TRUE(at::equal(layer->bias.grad(), at::full({2}, 3.0))) << layer->bias.grad();
   });
 }
@@ -34,7 +34,7 @@ TEST(WholeParameters, AddUpUnderNoSync) {
   run_threads(2, [](const World& world) {
     torch::nn::Linear layer(3, 2);
     const auto sharded = fully_shard(layer, world);
-    const auto pass = [&] { layer(input_of(world.rank())).sum().backward(); };
+    const auto pass = [&] { layer(whole_input_of(world.rank())).sum().backward(); };
     {
       const auto guard = sharded.no_sync();
       pass();

@@ -11,7 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-StepSummary sample() {
+StepSummary exposed_sample() {
   StepSummary summary;
   summary.last = {.step = 7, .loss = 2.5, .scalars = {{"validation/loss", 2.75}, {"odd \"name\"\\\n", 1}}};
   summary.tokens = 100;
@@ -20,7 +20,7 @@ StepSummary sample() {
 }
 
 TEST(Exposition, DescribesEachFigureOnce) {
-  const StepSummary summary = sample();
+  const StepSummary summary = exposed_sample();
   const std::string page = exposition(&summary, {.num_ranks = 4, .total_steps = 10}, 700);
   EXPECT_THAT(page, HasSubstr("# HELP tessera_loss Loss of the latest step.\n# TYPE tessera_loss gauge\n"
                               "tessera_loss 2.5\n"));
@@ -33,14 +33,14 @@ TEST(Exposition, DescribesEachFigureOnce) {
 }
 
 TEST(Exposition, QuotesLabels) {
-  const StepSummary summary = sample();
+  const StepSummary summary = exposed_sample();
   const std::string page = exposition(&summary, {}, 0);
   EXPECT_THAT(page, HasSubstr("tessera_scalar{name=\"validation/loss\"} 2.75\n"));
   EXPECT_THAT(page, HasSubstr("tessera_scalar{name=\"odd \\\"name\\\"\\\\\\n\"} 1\n"));
 }
 
 TEST(Exposition, SpellsWhatIsNotFinite) {
-  StepSummary summary = sample();
+  StepSummary summary = exposed_sample();
   summary.last.loss = std::nan("");
   summary.last.gradient_norm = HUGE_VAL;
   const std::string page = exposition(&summary, {}, 0);

@@ -11,7 +11,7 @@
 namespace tessera::observe {
 namespace {
 
-StepSummary sample() {
+StepSummary logged_sample() {
   StepSummary summary;
   summary.last = {.step = 7, .loss = 2.5, .learning_rate = 1e-3, .scalars = {{"validation/loss", 2.75}}};
   summary.tokens = 100;
@@ -22,7 +22,7 @@ StepSummary sample() {
 }
 
 TEST(JsonLines, HoldWhatWasRecordedAndNothingElse) {
-  const auto object = nlohmann::json::parse(json_line(sample()));
+  const auto object = nlohmann::json::parse(json_line(logged_sample()));
   EXPECT_EQ(object["step"], 7);
   EXPECT_EQ(object["time"], 1.5);
   EXPECT_EQ(object["loss"], 2.5);
@@ -37,7 +37,7 @@ TEST(JsonLines, HoldWhatWasRecordedAndNothingElse) {
 }
 
 TEST(JsonLines, SayNullForWhatIsNoNumber) {
-  StepSummary summary = sample();
+  StepSummary summary = logged_sample();
   summary.last.loss = std::nan("");
   const auto object = nlohmann::json::parse(json_line(summary));
   ASSERT_TRUE(object.contains("loss"));
@@ -45,7 +45,7 @@ TEST(JsonLines, SayNullForWhatIsNoNumber) {
 }
 
 TEST(JsonLines, TakeNamesThatAreNoText) {
-  StepSummary summary = sample();
+  StepSummary summary = logged_sample();
   summary.last.scalars = {{"a\"b\n\xff", 1}};
   EXPECT_EQ(nlohmann::json::parse(json_line(summary))["scalars"].size(), 1U);
 }
@@ -55,7 +55,7 @@ TEST(JsonLines, AreAppendedToTheFileOfAnEarlierRun) {
   const std::string path = folder.file("new/folder/log.jsonl");
   for (int run = 0; run < 2; ++run) {
     const auto sink = make_json_lines(path, {.num_ranks = 2, .total_steps = 9, .config = "a = 1\n"});
-    sink->take(sample());
+    sink->take(logged_sample());
     sink->flush();
     sink->close();
   }

@@ -42,7 +42,7 @@ TEST(ProgressText, WritesHowLongItStillTakes) {
   EXPECT_EQ(remaining_text(std::nan("")), "unknown");
 }
 
-StepSummary sample() {
+StepSummary shown_sample() {
   StepSummary summary;
   summary.last = {.step = 250, .loss = 2.5};
   summary.tokens = 8192;
@@ -58,7 +58,7 @@ Pace pace_of(const StepSummary& summary) {
 }
 
 std::string line(std::size_t width, std::int64_t total_steps = 1000) {
-  return progress_text(sample(), pace_of(sample()), {.total_steps = total_steps}, width);
+  return progress_text(shown_sample(), pace_of(shown_sample()), {.total_steps = total_steps}, width);
 }
 
 TEST(ProgressText, ShowsEverythingThatThereIsRoomFor) {
@@ -85,7 +85,7 @@ TEST(ProgressText, LeavesOutWhatNobodyCounts) {
 
 TEST(Pace, ForgetsASlowStart) {
   Pace pace;
-  StepSummary summary = sample();
+  StepSummary summary = shown_sample();
   summary.seconds = 30;
   pace.add(summary);
   EXPECT_NEAR(pace.step_seconds(), 30, 1e-9);

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "parity/models.h"
+#include "parity/noisy.h"
 #include "parity/reproducible_sharded.h"
 #include "support/error_message.h"
 
@@ -124,13 +125,6 @@ TEST(FsdpReproducible, RefusesModulesThatDependOnTheRank) {
 }
 
 /// Draws random numbers by a function, which no list of modules shows.
-struct Noisy : torch::nn::Module {
-  explicit Noisy(double dropped) : p(dropped) { layer = register_module("layer", torch::nn::Linear(2, 2)); }
-  at::Tensor forward(const at::Tensor& input) { return at::dropout(layer(input), p, /*train=*/true); }
-  double p;
-  torch::nn::Linear layer{nullptr};
-};
-
 TEST(FsdpReproducible, RefusesRandomOperatorsByName) {
   run_threads(2, [](const World& world) {
     // Also when no parameter is sharded.

@@ -12,7 +12,7 @@ namespace {
 namespace nn = torch::nn;
 namespace functional = torch::nn::functional;
 
-constexpr int kBatch = 4;
+constexpr int kSmallBatch = 4;
 
 /// LibTorch's own, encoder and decoder.
 struct WholeTransformer : ParityModel {
@@ -23,10 +23,10 @@ struct WholeTransformer : ParityModel {
 
   torch::Tensor forward(const torch::Tensor& input) override { return layers->forward(input, input.narrow(0, 0, 2)); }
   torch::Tensor input(int step, int part) const override {
-    return formula({3, kBatch, kWidth}, 2 * step + part, parameters().front().scalar_type());
+    return formula({3, kSmallBatch, kWidth}, 2 * step + part, parameters().front().scalar_type());
   }
   torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
-    return (output - formula({2, kBatch, kWidth}, step + 3 * part, output.scalar_type())).square().mean();
+    return (output - formula({2, kSmallBatch, kWidth}, step + 3 * part, output.scalar_type())).square().mean();
   }
 
   static constexpr int kWidth = 8;
@@ -43,10 +43,10 @@ struct Attention : ParityModel {
     return std::get<0>(attention->forward(input, input.narrow(2, 0, 6), input.narrow(2, 2, 6)));
   }
   torch::Tensor input(int step, int part) const override {
-    return formula({3, kBatch, 8}, 2 * step + part, attention->out_proj->weight.scalar_type());
+    return formula({3, kSmallBatch, 8}, 2 * step + part, attention->out_proj->weight.scalar_type());
   }
   torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
-    return (output - formula({3, kBatch, 8}, step + 3 * part, output.scalar_type())).square().mean();
+    return (output - formula({3, kSmallBatch, 8}, step + 3 * part, output.scalar_type())).square().mean();
   }
 
   nn::MultiheadAttention attention;
@@ -60,10 +60,10 @@ struct Chain : ParityModel {
 
   torch::Tensor forward(const torch::Tensor& input) override { return layers->forward(input); }
   torch::Tensor input(int step, int part) const override {
-    return formula({kBatch, 6}, 3 * step + part, parameters().front().scalar_type());
+    return formula({kSmallBatch, 6}, 3 * step + part, parameters().front().scalar_type());
   }
   torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
-    return functional::cross_entropy(output, classes(step, part, kBatch, 3));
+    return functional::cross_entropy(output, classes(step, part, kSmallBatch, 3));
   }
 
   nn::Sequential layers;
@@ -82,11 +82,11 @@ struct LibraryGpt2 : ParityModel {
 
   torch::Tensor forward(const torch::Tensor& input) override { return gpt2->forward(input); }
   torch::Tensor input(int step, int part) const override {
-    return classes(step, part, kLength * kBatch, kVocabulary).view({kBatch, kLength});
+    return classes(step, part, kLength * kSmallBatch, kVocabulary).view({kSmallBatch, kLength});
   }
   torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
     return functional::cross_entropy(output.reshape({-1, kVocabulary}),
-                                     classes(step + 1, part, kLength * kBatch, kVocabulary));
+                                     classes(step + 1, part, kLength * kSmallBatch, kVocabulary));
   }
 
   static constexpr int kVocabulary = 13;
@@ -121,10 +121,10 @@ struct WithFunction : ParityModel {
     return third(x + TanhLayer::apply(x, second));
   }
   torch::Tensor input(int step, int part) const override {
-    return formula({kBatch, 6}, 3 * step + part, second.scalar_type());
+    return formula({kSmallBatch, 6}, 3 * step + part, second.scalar_type());
   }
   torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
-    return (output - formula({kBatch, 2}, step + 2 * part, output.scalar_type())).square().mean();
+    return (output - formula({kSmallBatch, 2}, step + 2 * part, output.scalar_type())).square().mean();
   }
 
   nn::Linear first;

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "parity/models.h"
+#include "parity/noisy.h"
 #include "parity/reproducible.h"
 #include "support/error_message.h"
 
@@ -20,7 +21,7 @@ constexpr int kNumSteps = 50;
 
 /// The hashes of all ranks.
 template <class Train>
-std::set<std::uint64_t> hashes(int num_ranks, const Train& train) {
+std::set<std::uint64_t> hashes_of_ranks(int num_ranks, const Train& train) {
   std::mutex mutex;
   std::set<std::uint64_t> found;
   run_threads(num_ranks, [&](const World& world) {
@@ -34,7 +35,7 @@ std::set<std::uint64_t> hashes(int num_ranks, const Train& train) {
 TEST(Reproducible, GivesOneHashFor1And2And4And8RanksWhateverDelaysThem) {
   std::set<std::uint64_t> all;
   for (const int num_ranks : {1, 2, 4, 8}) {
-    all.merge(hashes(num_ranks, [&](const Communicator& comm) {
+    all.merge(hashes_of_ranks(num_ranks, [&](const Communicator& comm) {
       return train_reproducibly(comm, kNumSteps, {.seed = 11U * num_ranks, .delays = num_ranks > 1 ? 0.05 : 0});
     }));
   }
@@ -42,26 +43,26 @@ TEST(Reproducible, GivesOneHashFor1And2And4And8RanksWhateverDelaysThem) {
 }
 
 TEST(Reproducible, GivesTheSameHashForMicroBatchesInAnyOrder) {
-  const auto in_order = hashes(1, [](const Communicator& comm) { return train_reproducibly(comm, 10); });
+  const auto in_order = hashes_of_ranks(1, [](const Communicator& comm) { return train_reproducibly(comm, 10); });
   for (const int num_ranks : {1, 2, 4}) {
-    EXPECT_EQ(in_order, hashes(num_ranks, [&](const Communicator& comm) {
+    EXPECT_EQ(in_order, hashes_of_ranks(num_ranks, [&](const Communicator& comm) {
                 return train_reproducibly(comm, 10, {.seed = 5, .shuffle = true});
               }));
   }
 }
 
 TEST(Reproducible, IsNotWhatOtherSumsGive) {
-  auto one = hashes(1, [](const Communicator& comm) { return train_otherwise(comm, kNumSteps); });
-  one.merge(hashes(4, [](const Communicator& comm) { return train_otherwise(comm, kNumSteps); }));
+  auto one = hashes_of_ranks(1, [](const Communicator& comm) { return train_otherwise(comm, kNumSteps); });
+  one.merge(hashes_of_ranks(4, [](const Communicator& comm) { return train_otherwise(comm, kNumSteps); }));
   EXPECT_GT(one.size(), 1U) << "the other tests say nothing";
 }
 
-DdpOptions eight() { return DdpOptions().reproducible(true).micro_batches(8); }
+DdpOptions in_eight() { return DdpOptions().reproducible(true).micro_batches(8); }
 
 TEST(Reproducible, RefusesCountsThatAreNoPowersOfTwo) {
   run_threads(3, [](const World& world) {
     torch::nn::Linear layer(2, 2);
-    expect_parts(message_of<ConfigError>([&] { std::ignore = distribute(layer, world, eight().micro_batches(6)); }),
+    expect_parts(message_of<ConfigError>([&] { std::ignore = distribute(layer, world, in_eight().micro_batches(6)); }),
                  {"a power of two of ranks, the group has 3", "found 6"});
   });
 }
@@ -69,31 +70,24 @@ TEST(Reproducible, RefusesCountsThatAreNoPowersOfTwo) {
 TEST(Reproducible, RefusesBatchNormByName) {
   run_threads(1, [](const World& world) {
     torch::nn::Sequential model(torch::nn::Linear(2, 2), torch::nn::BatchNorm1d(2));
-    expect_parts(message_of<ConfigError>([&] { std::ignore = distribute(model, world, eight()); }),
+    expect_parts(message_of<ConfigError>([&] { std::ignore = distribute(model, world, in_eight()); }),
                  {"\"1\", a torch::nn::BatchNorm1dImpl", "GroupNorm"});
   });
 }
 
 /// Draws random numbers by a function, which no list of modules shows.
-struct Noisy : torch::nn::Module {
-  explicit Noisy(double dropped) : p(dropped) { layer = register_module("layer", torch::nn::Linear(2, 2)); }
-  at::Tensor forward(const at::Tensor& input) { return at::dropout(layer(input), p, /*train=*/true); }
-  double p;
-  torch::nn::Linear layer{nullptr};
-};
-
 TEST(Reproducible, RefusesRandomOperatorsByName) {
   run_threads(1, [](const World& world) {
     const auto model = std::make_shared<Noisy>(0.5);
-    const auto ddp = distribute(model, world, eight());
+    const auto ddp = distribute(model, world, in_eight());
     expect_parts(message_of<ConfigError>([&] { model->forward(at::ones({4, 2})).sum().backward(); }),
                  {"reproducible mode refuses aten::", "Set dropout to 0"});
     // Off, it draws nothing; and what a program draws between the steps is its own affair.
     const auto quiet = std::make_shared<Noisy>(0.0);
-    const auto other = distribute(quiet, world, eight());
+    const auto other = distribute(quiet, world, in_eight());
     quiet->forward(at::rand({4, 2})).sum().backward();
     torch::nn::Sequential early(torch::nn::Dropout(0.5), torch::nn::Linear(2, 2));
-    expect_parts(message_of<ConfigError>([&] { std::ignore = distribute(early, world, eight()); }),
+    expect_parts(message_of<ConfigError>([&] { std::ignore = distribute(early, world, in_eight()); }),
                  {"\"0\", a torch::nn::DropoutImpl", "Set its p to 0"});
   });
 }
@@ -101,7 +95,7 @@ TEST(Reproducible, RefusesRandomOperatorsByName) {
 TEST(Reproducible, RefusesGradientsThatAreStillThere) {
   run_threads(1, [](const World& world) {
     torch::nn::Linear layer(2, 2);
-    const auto ddp = distribute(layer, world, eight().micro_batches(1));
+    const auto ddp = distribute(layer, world, in_eight().micro_batches(1));
     layer(at::ones({4, 2})).sum().backward();
     expect_parts(message_of<ConfigError>([&] { layer(at::ones({4, 2})).sum().backward(); }), {"call zero_grad()"});
     layer->zero_grad(/*set_to_none=*/false);
@@ -113,7 +107,7 @@ TEST(Reproducible, RefusesGradientsThatAreStillThere) {
 TEST(Reproducible, RefusesAnotherNumberOfThreadsAndNoSync) {
   run_threads(1, [](const World& world) {
     torch::nn::Linear layer(2, 2);
-    const auto ddp = distribute(layer, world, eight());
+    const auto ddp = distribute(layer, world, in_eight());
     EXPECT_THROW(const auto guard = ddp.no_sync(), ConfigError);
     EXPECT_THROW(const auto join = ddp.join(), ConfigError);
     EXPECT_THROW(ddp.set_bucket_bytes(100), ConfigError);

@@ -19,7 +19,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
   return std::make_unique<torch::optim::AdamW>(sharded.parameters(), torch::optim::AdamWOptions(0.01));
 }
 
-FsdpOptions options_of(const std::string& variant) {
+FsdpOptions sharded_options_of(const std::string& variant) {
   // The models are small: units of some hundred elements, and only single vectors stay whole.
   FsdpOptions options;
   options.auto_wrap(wrap_by_size(100)).min_num_params(10);
@@ -39,12 +39,13 @@ FsdpOptions options_of(const std::string& variant) {
   return options;
 }
 
-ShardedModel shard(const std::shared_ptr<ParityModel>& model, const std::string& variant, const Communicator& comm) {
-  if (variant != "hybrid") return fully_shard(model, comm, options_of(variant));
+ShardedModel shard_variant(const std::shared_ptr<ParityModel>& model, const std::string& variant,
+                           const Communicator& comm) {
+  if (variant != "hybrid") return fully_shard(model, comm, sharded_options_of(variant));
   const int half = comm.size() % 2 == 0 ? comm.size() / 2 : comm.size();
   const auto shards = comm.split_by([half](int rank) { return rank / half; }, "shards");
   const auto replicas = comm.split_by([half](int rank) { return rank % half; }, "replicas");
-  return fully_shard(model, shards, replicas, options_of(variant));
+  return fully_shard(model, shards, replicas, sharded_options_of(variant));
 }
 
 }  // namespace
@@ -63,7 +64,7 @@ State train_sharded(const ParityCase& parity, const std::string& variant, const 
     const torch::NoGradGuard no_grad;
     for (auto& parameter : model->parameters()) parameter.fill_(100 + comm.rank());
   }
-  const ShardedModel sharded = shard(model, variant, comm);
+  const ShardedModel sharded = shard_variant(model, variant, comm);
   const auto optimizer = make_optimizer(parity.optimizer, sharded);
   for (int step = 0; step < kNumSteps; ++step) {
     optimizer->zero_grad();

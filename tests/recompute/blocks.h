@@ -48,6 +48,8 @@ inline at::Tensor waves(at::IntArrayRef shape, double phase = 0) {
   return at::sin(at::arange(c10::multiply_integers(shape), at::kDouble) + phase).view(shape);
 }
 
+inline at::Tensor leaf(at::IntArrayRef shape, double phase = 0) { return waves(shape, phase).requires_grad_(true); }
+
 inline std::vector<std::shared_ptr<Block>> make_blocks(std::size_t count, double dropped = 0.1) {
   std::vector<std::shared_ptr<Block>> blocks;
   for (std::size_t i = 0; i < count; ++i) {

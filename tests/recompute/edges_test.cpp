@@ -9,9 +9,8 @@
 namespace tessera {
 namespace {
 
+using testing::leaf;
 using testing::waves;
-
-at::Tensor leaf(at::IntArrayRef shape, double phase = 0) { return waves(shape, phase).requires_grad_(true); }
 
 /// Counts how often it begins and how often it ends.
 struct Counted {

@@ -14,11 +14,10 @@ namespace {
 
 using testing::call;
 using testing::expect_same_gradients;
+using testing::leaf;
 using testing::make_blocks;
 using testing::parameters_of;
 using testing::waves;
-
-at::Tensor leaf(at::IntArrayRef shape, double phase = 0) { return waves(shape, phase).requires_grad_(true); }
 
 TEST(Checkpoint, GivesTheGradientsOfAPlainCallWithDropout) {
   const auto blocks = make_blocks(3);

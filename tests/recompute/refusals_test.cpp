@@ -11,10 +11,9 @@ namespace tessera {
 namespace {
 
 using testing::expect_parts;
+using testing::leaf;
 using testing::message_of;
 using testing::waves;
-
-at::Tensor leaf(at::IntArrayRef shape, double phase = 0) { return waves(shape, phase).requires_grad_(true); }
 
 /// Does one thing in forward and another in backward.
 template <typename First, typename Second>

@@ -13,9 +13,8 @@ namespace {
 
 using testing::call;
 using testing::expect_same_gradients;
+using testing::leaf;
 using testing::waves;
-
-at::Tensor leaf(at::IntArrayRef shape, double phase = 0) { return waves(shape, phase).requires_grad_(true); }
 
 TEST(RandomNumbers, AreTheSameInTheSecondRun) {
   const at::Tensor a = leaf({50});

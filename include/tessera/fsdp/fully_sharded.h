@@ -48,7 +48,7 @@ class ShardedBlock : public torch::nn::Module {
       static_assert(
           requires { std::tuple_size<Output>::value; },
           "the forward of a FullySharded block returns tensors, or tuples, containers or optionals of them");
-      std::apply([this](const auto&... output) { (gather_again_at_all(output), ...); }, outputs);
+      std::apply([&](const auto&... output) { (gather_again_at_all(output), ...); }, outputs);
     }
   }
 

@@ -11,6 +11,10 @@
 
 namespace tessera::comm {
 
+/// What an algorithm moves or reduces at once: large enough that the latency of a message does not count, small enough
+/// to stay in cache.
+inline constexpr std::int64_t kSegmentBytes = 1 << 20;
+
 /// A group as an algorithm sees it: neighbours, messages, and a count of what was sent.
 class MessagePassing {
  public:

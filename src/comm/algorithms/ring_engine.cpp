@@ -6,8 +6,6 @@
 namespace tessera::comm {
 namespace {
 
-// What moves at once: large enough that the latency of a message does not count, small enough to stay in cache.
-constexpr std::int64_t kSegmentBytes = 1 << 20;
 constexpr std::int64_t kSegmentsAtOnce = 4;
 
 std::vector<Buffer> segments_of(Buffer data) {

@@ -5,12 +5,6 @@
 #include <vector>
 
 namespace tessera::comm {
-namespace {
-
-// What is reduced at once; levels of the tree work on different segments at the same time.
-constexpr std::int64_t kSegmentBytes = 1 << 20;
-
-}  // namespace
 
 void sum_as_tree(const std::vector<Buffer>& contributions) {
   for (std::size_t stride = 1; stride < contributions.size(); stride *= 2) {
@@ -21,6 +15,7 @@ void sum_as_tree(const std::vector<Buffer>& contributions) {
 }
 
 void TreeEngine::reduce_to_first(Buffer data, ReduceOp op, Deadline deadline) {
+  // Levels of the tree work on different segments at the same time.
   const std::int64_t length = std::min(data.count, kSegmentBytes / data.element_bytes());
   const Scratch arrived(data, length);
   std::vector<std::unique_ptr<Transfer>> sends;

@@ -15,8 +15,6 @@ namespace tessera::comm {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-// Large tensors begin on this boundary, so that the kernel may back them with huge pages.
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 

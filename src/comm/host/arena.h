@@ -6,6 +6,9 @@
 
 namespace tessera::comm {
 
+/// Large tensors begin on this boundary, so that the kernel may back them with huge pages.
+inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
 /// One rank's part of the host segment, handed out in whole pages. Pages are reserved when allocated, so that a lack of
 /// memory is an error and not a signal, and returned to the system when freed.
 /// Thread-safety: all functions.

@@ -20,7 +20,6 @@
 namespace tessera::comm {
 namespace {
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // A process has 128 TiB of addresses; all arenas of a node together take no more than a quarter of them.
 constexpr std::size_t kMaxMapping = std::size_t{32} << 40;
 

@@ -10,9 +10,9 @@
 namespace tessera::train {
 namespace {
 
-constexpr const char* kPrefix = "random/rank/";
+constexpr const char* kRandomPrefix = "random/rank/";
 
-std::string name_of(int rank) { return kPrefix + std::to_string(rank) + "/cpu"; }
+std::string name_of(int rank) { return kRandomPrefix + std::to_string(rank) + "/cpu"; }
 
 std::uint64_t derived_seed(const at::Tensor& state_of_rank_0, int rank) {
   at::Generator copy = at::detail::createCPUGenerator();
@@ -35,7 +35,7 @@ class RandomPart : public StatePart {
   }
 
   void plan(SavedNames& names) override {
-    names.pass_over(kTrainingGroup, kPrefix);
+    names.pass_over(kTrainingGroup, kRandomPrefix);
     const ManifestTensor* found = names.find_tensor(kTrainingGroup, name_of(0));
     if (!found) {
       names.note_missing(std::string(kTrainingGroup) + "/" + name_of(0));

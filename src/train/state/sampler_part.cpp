@@ -7,7 +7,7 @@
 namespace tessera::train {
 namespace {
 
-constexpr const char* kPrefix = "sampler/";
+constexpr const char* kSamplerPrefix = "sampler/";
 
 class SamplerPart : public StatePart {
  public:
@@ -15,14 +15,14 @@ class SamplerPart : public StatePart {
       : get_(std::move(get)), set_(std::move(set)) {}
 
   void capture(RankState& into) const override {
-    for (const auto& [key, value] : get_().to_values()) into.values[kPrefix + key] = value;
+    for (const auto& [key, value] : get_().to_values()) into.values[kSamplerPrefix + key] = value;
   }
 
   void plan(SavedNames& names) override {
     planned_.clear();
     is_complete_ = true;
     for (const auto& [key, unused] : SamplerState().to_values()) {
-      const auto value = names.take_value<std::int64_t>(kPrefix + key);
+      const auto value = names.take_value<std::int64_t>(kSamplerPrefix + key);
       is_complete_ = is_complete_ && value;
       if (value) planned_[key] = *value;
     }

@@ -21,14 +21,14 @@
 namespace tessera::testing {
 namespace {
 
-struct Refusal {
+struct RefusalCase {
   const char* call;
   const char* logged;  // empty: nothing
 };
 
-std::ostream& operator<<(std::ostream& out, const Refusal& refusal) { return out << refusal.call; }
+std::ostream& operator<<(std::ostream& out, const RefusalCase& refusal) { return out << refusal.call; }
 
-class RefusedCall : public ::testing::TestWithParam<Refusal> {};
+class RefusedCall : public ::testing::TestWithParam<RefusalCase> {};
 
 TEST_P(RefusedCall, IsDoneWithout) {
   const TemporaryFolder folder;
@@ -46,10 +46,11 @@ TEST_P(RefusedCall, IsDoneWithout) {
 
 INSTANTIATE_TEST_SUITE_P(
     Kernel, RefusedCall,
-    ::testing::Values(Refusal{"exchange", ""},
-                      Refusal{"direct", "is written through the page cache: opening it for direct I/O: Invalid"},
-                      Refusal{"ring", "is written through the page cache: io_uring: Operation not permitted"},
-                      Refusal{"submission", "is written through the page cache: direct I/O: Operation not permitted"}),
+    ::testing::Values(RefusalCase{"exchange", ""},
+                      RefusalCase{"direct", "is written through the page cache: opening it for direct I/O: Invalid"},
+                      RefusalCase{"ring", "is written through the page cache: io_uring: Operation not permitted"},
+                      RefusalCase{"submission",
+                                  "is written through the page cache: direct I/O: Operation not permitted"}),
     [](const auto& one) { return std::string(one.param.call); });
 
 }  // namespace

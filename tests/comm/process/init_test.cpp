@@ -24,9 +24,6 @@ void check_init_only(const Arguments& /*arguments*/) { init(); }
 
 namespace {
 
-constexpr int kConfigError = 2;
-constexpr int kCommError = 3;
-
 /// A port that somebody listens on.
 class BusyPort {
  public:

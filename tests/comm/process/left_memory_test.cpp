@@ -19,7 +19,7 @@
 namespace tessera::testing {
 namespace {
 
-constexpr std::size_t kBytes = 100'000;
+constexpr std::size_t kLeftBytes = 100'000;
 
 TEST(CommonMemoryOfProcesses, OutlivesTheProcessThatMadeIt) {
   const TemporaryFolder folder;
@@ -38,9 +38,9 @@ void wait_for(const std::filesystem::path& file) {
 /// Arguments: a file that says that rank 0 has left its world.
 void check_left_memory(const Arguments& arguments) {
   std::optional<World> world = init(WorldOptions().backend("shm"));
-  std::optional<CommonMemory> memory = CommonMemory::make(world->comm(), kBytes);
+  std::optional<CommonMemory> memory = CommonMemory::make(world->comm(), kLeftBytes);
   require(memory.has_value(), "no memory in common");
-  const std::span<std::byte> bytes(memory->data(), kBytes);
+  const std::span<std::byte> bytes(memory->data(), kLeftBytes);
   if (world->rank() == 0) std::ranges::fill(bytes, std::byte{7});
   world->comm().barrier();
   if (world->rank() == 0) {

@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kVictim = 1;
 
-void call(const Communicator& comm, const std::string& operation) {
+void call_until_lost(const Communicator& comm, const std::string& operation) {
   const auto size = operation.ends_with("big") ? std::int64_t{2} << 20 : std::int64_t{16};
   if (operation.starts_with("all_reduce")) comm.all_reduce(at::ones({size}));
   if (operation == "zero_copy") comm.all_reduce(comm.empty({1 << 20}));
@@ -47,7 +47,7 @@ void check_loss(const Arguments& arguments) {
   if (world.rank() == kVictim) raise(SIGKILL);
   const auto start = Clock::now();
   try {
-    call(comm, arguments.at(0));
+    call_until_lost(comm, arguments.at(0));
   } catch (const CommError& error) {
     const double took = std::chrono::duration<double>(Clock::now() - start).count();
     const std::string text = error.what();
@@ -57,7 +57,7 @@ void check_loss(const Arguments& arguments) {
     require(text.find("loss_test.cpp") != std::string::npos, "the line is missing in: " + text);
     return;
   }
-  throw std::runtime_error("the call returned");
+  throw std::runtime_error("the call_until_lost returned");
 }
 
 namespace {

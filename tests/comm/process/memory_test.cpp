@@ -14,8 +14,8 @@
 namespace tessera::testing {
 namespace {
 
-constexpr std::int64_t kCount = std::int64_t{16} << 20;
-constexpr std::size_t kBytes = kCount * sizeof(float);
+constexpr std::int64_t kTensorCount = std::int64_t{16} << 20;
+constexpr std::size_t kTensorBytes = kTensorCount * sizeof(float);
 
 void check_pages_return(const Communicator& comm) {
   // The file is that of all ranks: nobody measures while another one allocates or frees.
@@ -23,18 +23,19 @@ void check_pages_return(const Communicator& comm) {
   const std::size_t before = segment_of().resident_bytes;
   comm.barrier();
   {
-    const at::Tensor tensor = comm.empty({kCount}).fill_(1);
+    const at::Tensor tensor = comm.empty({kTensorCount}).fill_(1);
     comm.barrier();
-    require(segment_of().resident_bytes >= before + 2 * kBytes, "the pages of two tensors are not in the segment");
+    require(segment_of().resident_bytes >= before + 2 * kTensorBytes,
+            "the pages of two tensors are not in the segment");
     comm.barrier();
   }
   comm.barrier();
-  require(segment_of().resident_bytes < before + kBytes / 4, "the pages did not return to the system");
+  require(segment_of().resident_bytes < before + kTensorBytes / 4, "the pages did not return to the system");
   comm.barrier();
 }
 
 void check_zero_copy(const Communicator& comm) {
-  at::Tensor shared = comm.empty({3, kCount / 4}, at::kFloat);
+  at::Tensor shared = comm.empty({3, kTensorCount / 4}, at::kFloat);
   require(comm.is_zero_copy(shared), "memory of the communicator should be reached");
   require(comm.is_zero_copy(shared.narrow(0, 1, 2)), "so should a slice of it");
   require(!comm.is_zero_copy(shared.t()), "a strided tensor goes through a copy");

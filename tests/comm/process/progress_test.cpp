@@ -16,7 +16,7 @@
 namespace tessera::testing {
 namespace {
 
-constexpr std::int64_t kCount = std::int64_t{4} << 20;
+constexpr std::int64_t kReducedCount = std::int64_t{4} << 20;
 
 /// Blocks without a call of the library: nothing moves on by accident.
 void wait_for_text_in(const std::string& path) {
@@ -35,11 +35,12 @@ void check_progress(const Arguments& arguments) {
   const Communicator& comm = world.comm();
   comm.barrier();
   if (world.rank() == 0) {
-    Work work = comm.send_async(at::full({kCount}, 7.0F), 1);
+    Work work = comm.send_async(at::full({kReducedCount}, 7.0F), 1);
     wait_for_text_in(arguments.at(1));
     work.wait();
   } else {
-    require(at::equal(comm.recv({kCount}, at::kFloat, 0), at::full({kCount}, 7.0F)), "the message is wrong");
+    require(at::equal(comm.recv({kReducedCount}, at::kFloat, 0), at::full({kReducedCount}, 7.0F)),
+            "the message is wrong");
     std::ofstream(arguments.at(1)) << "done";
   }
   comm.barrier();
@@ -50,9 +51,9 @@ void check_dropped_sends(const Arguments& arguments) {
   const World world = init(WorldOptions().backend(arguments.at(0)).timeout(std::chrono::seconds(8)));
   const Communicator& comm = world.comm();
   const int other = 1 - world.rank();
-  for (int i = 0; i < 3; ++i) comm.send_async(at::full({kCount}, world.rank() + i * 1.0F), other);
+  for (int i = 0; i < 3; ++i) comm.send_async(at::full({kReducedCount}, world.rank() + i * 1.0F), other);
   for (int i = 0; i < 3; ++i) {
-    require(at::equal(comm.recv({kCount}, at::kFloat, other), at::full({kCount}, other + i * 1.0F)),
+    require(at::equal(comm.recv({kReducedCount}, at::kFloat, other), at::full({kReducedCount}, other + i * 1.0F)),
             "message " + std::to_string(i) + " is wrong");
   }
   comm.barrier();
@@ -63,14 +64,15 @@ void check_dropped_receive(const Arguments& arguments) {
   const World world = init(WorldOptions().backend(arguments.at(0)).timeout(std::chrono::seconds(8)));
   const Communicator& comm = world.comm();
   if (world.rank() == 0) {
-    Work first = comm.send_async(at::zeros({kCount}, at::kInt), 1);
+    Work first = comm.send_async(at::zeros({kReducedCount}, at::kInt), 1);
     comm.barrier();
-    comm.send(at::arange(kCount, at::kInt), 1);
+    comm.send(at::arange(kReducedCount, at::kInt), 1);
     first.wait();
   } else {
     comm.barrier();  // some pieces are there
-    comm.recv_async(at::empty({kCount}, at::kInt), 0);
-    require(at::equal(comm.recv({kCount}, at::kInt, 0), at::arange(kCount, at::kInt)), "the messages are mixed");
+    comm.recv_async(at::empty({kReducedCount}, at::kInt), 0);
+    require(at::equal(comm.recv({kReducedCount}, at::kInt, 0), at::arange(kReducedCount, at::kInt)),
+            "the messages are mixed");
   }
   comm.barrier();
 }
@@ -79,7 +81,7 @@ void check_dropped_receive(const Arguments& arguments) {
 void check_unreceived(const Arguments& arguments) {
   const World world = init(WorldOptions().backend(arguments.at(0)).timeout(std::chrono::seconds(2)));
   world.comm().barrier();
-  for (int i = 0; i < 3; ++i) world.comm().send_async(at::ones({kCount}), 1 - world.rank());
+  for (int i = 0; i < 3; ++i) world.comm().send_async(at::ones({kReducedCount}), 1 - world.rank());
 }
 
 /// Rank 1 is gone when rank 0 sends: each send may fail, dropping it must not.
@@ -89,7 +91,7 @@ void check_sends_to_nobody(const Arguments& arguments) {
   for (int i = 0; world.rank() == 0 && i < 5; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     try {
-      world.comm().send_async(at::ones({kCount}), 1);
+      world.comm().send_async(at::ones({kReducedCount}), 1);
     } catch (const CommError&) {  // NOLINT(bugprone-empty-catch): as good as any other way to end
     }
   }

@@ -2,8 +2,12 @@
 
 #include "support/process_roles.h"
 
-// What the ranks of these tests do. Each is defined beside the test that spawns it.
+// What the ranks of these tests do, and how they end. Each is defined beside the test that spawns it.
 namespace tessera::testing {
+
+// Exit codes of ranks.
+constexpr int kConfigError = 2;
+constexpr int kCommError = 3;
 
 void check_averages(const Arguments& arguments);
 void check_booleans(const Arguments& arguments);

@@ -23,9 +23,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kConfigError = 2;
-constexpr int kCommError = 3;
-
 bool appears(const std::filesystem::path& path) {
   for (int i = 0; i < 2000 && !std::filesystem::exists(path); ++i) std::this_thread::sleep_for(10ms);
   return std::filesystem::exists(path);

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include "fsdp/random_models/dice.h"
+#include "fsdp/random_models/random_model.h"
 
 namespace tessera::testing {
 namespace {
@@ -11,7 +12,6 @@ using at::Tensor;
 
 constexpr std::int64_t kBatchSize = 2;
 constexpr std::int64_t kLength = 3;
-constexpr int kNumSwitches = 4;
 
 WrapPolicy random_policy(Dice& dice) {
   switch (dice.below(4)) {

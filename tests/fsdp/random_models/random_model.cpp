@@ -15,7 +15,6 @@ namespace {
 using at::Tensor;
 
 constexpr int kMaxSharedNodes = 4;
-constexpr int kNumSwitches = 4;
 
 class Builder {
  public:

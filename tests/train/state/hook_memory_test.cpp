@@ -19,7 +19,7 @@ constexpr int kSteps = 9;
 constexpr const char* kOptimizer = "fused adamw";
 
 /// One for each rank of a run that did not stop.
-std::vector<Weights> straight(const std::string& variant, int num_ranks) {
+std::vector<Weights> straight_weights(const std::string& variant, int num_ranks) {
   std::vector<Weights> weights(static_cast<std::size_t>(num_ranks));
   run_threads(num_ranks, [&](const World& world) {
     TraineeRun run(world, variant, kOptimizer);
@@ -52,7 +52,7 @@ class HookMemory : public ::testing::TestWithParam<std::tuple<std::string, int>>
 
 TEST_P(HookMemory, GoesOnWithTheSameBitsWhereverTheRunStopped) {
   const auto& [variant, num_ranks] = GetParam();
-  const std::vector<Weights> expected = straight(variant, num_ranks);
+  const std::vector<Weights> expected = straight_weights(variant, num_ranks);
   for (const int stop_at : {0, 1, 2, 3, 6}) {
     MemoryStep step(stop_at);
     train_and_save(variant, num_ranks, stop_at, step);
@@ -78,7 +78,7 @@ TEST_P(HookMemory, GoesOnWithTheSameBitsWhereverTheRunStopped) {
 
 TEST_P(HookMemory, IsMissedWhereItIsNotGivenBack) {
   const auto& [variant, num_ranks] = GetParam();
-  const std::vector<Weights> expected = straight(variant, num_ranks);
+  const std::vector<Weights> expected = straight_weights(variant, num_ranks);
   MemoryStep step(6);
   train_and_save(variant, num_ranks, 6, step);
   ASSERT_FALSE(remembered(step.source()).empty());
