@@ -1,0 +1,63 @@
+"""Builds in folders of their own, without ccache, and what they cost."""
+
+import contextlib
+import dataclasses
+import os
+import re
+import resource
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+
+@dataclasses.dataclass
+class Cost:
+    processor: float = 0.0  # seconds, of all processes together
+    wall: float = 0.0
+
+    def __add__(self, other):
+        return Cost(self.processor + other.processor, self.wall + other.wall)
+
+
+def children_seconds():
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+class Building:
+    """One build folder. Nothing in it exists yet but what CMake writes."""
+
+    def __init__(self, root, folder, preset, *settings):
+        self.folder = folder
+        self.environment = {**os.environ, "CCACHE_DISABLE": "1"}
+        self._run(["cmake", "--preset", preset, "-B", folder, "-Wno-dev", *settings], cwd=root)
+
+    def build(self, *targets):
+        began, before = time.monotonic(), children_seconds()
+        self._run(["ninja", "-C", self.folder, "-j", str(os.cpu_count()), *targets])
+        return Cost(children_seconds() - before, time.monotonic() - began)
+
+    def objects(self):
+        """Those that the whole build makes and that do not exist yet, precompiled headers apart."""
+        listing = self._run(["ninja", "-C", self.folder, "-n"])
+        names = re.findall(r"Building CXX object (\S+)", listing)
+        return [name for name in names if not is_precompiled(name)], [name for name in names if is_precompiled(name)]
+
+    def _run(self, command, cwd=None):
+        done = subprocess.run(command, cwd=cwd, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True)
+        if done.returncode:
+            raise RuntimeError(f"{command[0]} failed:\n" + done.stdout[-3000:])
+        return done.stdout
+
+
+def is_precompiled(name):
+    return name.endswith((".gch", ".pch"))
+
+
+@contextlib.contextmanager
+def folders(context):
+    """A folder that is gone afterwards, on the disk of the other builds."""
+    with tempfile.TemporaryDirectory(dir=context.output) as name:
+        yield Path(name)
