@@ -28,14 +28,37 @@ if(TESSERA_SANITIZE)
   target_link_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE})
 endif()
 
+# tessera_sum_of_pch(HEADER): what ccache takes for the precompiled header's content. See Note [ccache and precompiled
+# headers]. It depends on our two headers, on LibTorch's build (whose version names its commit), and on the compiler with
+# its flags.
+function(tessera_sum_of_pch header)
+  set(sum "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_CXX_FLAGS} ${CMAKE_BUILD_TYPE}")
+  string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
+  string(APPEND sum " ${CMAKE_CXX_FLAGS_${type}} ${TESSERA_SANITIZE} ${TESSERA_WITH_NCCL}")
+  cmake_path(SET torch NORMALIZE "${Torch_DIR}/../../..")
+  foreach(file IN ITEMS "${PROJECT_SOURCE_DIR}/src/torch_pch.h" "${PROJECT_SOURCE_DIR}/src/torch_nn_pch.h"
+      "${torch}/version.py" "${torch}/build-hash" "${torch}/include/torch/version.h")
+    if(EXISTS "${file}")
+      file(SHA256 "${file}" hash)
+      string(APPEND sum " ${hash}")
+    endif()
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
+  endforeach()
+  foreach(kind IN ITEMS pch gch)
+    file(CONFIGURE OUTPUT "${header}.${kind}.sum" CONTENT "${sum}\n" @ONLY)
+  endforeach()
+endfunction()
+
 # Two precompiled headers serve every target that uses LibTorch: parsing it costs more than all of ours together. The
 # second one, for targets that deal with modules and optimizers, takes four times as long to load.
 if(TESSERA_PCH)
   foreach(pch IN ITEMS torch_pch torch_nn_pch)
     add_library(tessera_${pch} OBJECT "${PROJECT_SOURCE_DIR}/src/${pch}.cpp")
+    set_target_properties(tessera_${pch} PROPERTIES CXX_COMPILER_LAUNCHER "")
     target_link_libraries(tessera_${pch} PRIVATE $<BUILD_INTERFACE:tessera_flags> torch)
     target_compile_definitions(tessera_${pch} PRIVATE FMT_HEADER_ONLY=1)
     target_precompile_headers(tessera_${pch} PRIVATE "${PROJECT_SOURCE_DIR}/src/${pch}.h")
+    tessera_sum_of_pch("${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/tessera_${pch}.dir/cmake_pch.hxx")
   endforeach()
 endif()
 

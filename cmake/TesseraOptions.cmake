@@ -17,12 +17,10 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
 # Note [ccache and precompiled headers]
 # ccache refuses a precompiled header unless told that macros defined before it and time macros do not matter; ours
-# defines none. The base directory makes two clones of the same commit share their results.
+# defines none. The base directory makes two clones of the same commit share their results. Precompiled headers hold the
+# folder that they were made in, so they are not kept themselves, and what depends on them is kept by a sum of what they
+# are made of (see cmake/TesseraModule.cmake).
 find_program(TESSERA_CCACHE ccache)
 if(TESSERA_CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER
-    "${CMAKE_COMMAND}" -E env
-    CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
-    CCACHE_NOHASHDIR=1 "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}"
-    "${TESSERA_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${PROJECT_SOURCE_DIR}/cmake/launch_compiler" "${PROJECT_SOURCE_DIR}")
 endif()
