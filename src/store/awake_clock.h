@@ -1,8 +1,13 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
+#include <utility>
 
 namespace tessera::store {
+
+/// Tells the time: that of the system, or in a test the time that the test has made it.
+using TimeSource = std::function<std::chrono::steady_clock::time_point()>;
 
 /// Note [Time that nobody saw]
 /// A machine that stands still (a virtual one that is moved, a laptop that sleeps, a host that swaps) stops all its
@@ -13,7 +18,9 @@ class AwakeClock {
  public:
   using Clock = std::chrono::steady_clock;
 
-  Clock::time_point now() const { return Clock::now() - missed_; }
+  explicit AwakeClock(TimeSource time = Clock::now) : time_(std::move(time)), last_wake_(time_()) {}
+
+  Clock::time_point now() const { return time_() - missed_; }
   /// When that will be, by the clock of the system, if nothing is missed until then.
   Clock::time_point real(Clock::time_point awake) const { return awake + missed_; }
 
@@ -21,14 +28,15 @@ class AwakeClock {
   /// machine may have stood still then.
   void woke(Clock::duration most) {
     constexpr std::chrono::milliseconds kTolerated{200};
-    const auto time = Clock::now();
+    const auto time = time_();
     const auto late = time - last_wake_ - most;
     if (late > kTolerated) missed_ += late;
     last_wake_ = time;
   }
 
  private:
-  Clock::time_point last_wake_ = Clock::now();
+  TimeSource time_;
+  Clock::time_point last_wake_;
   Clock::duration missed_{0};
 };
 

@@ -57,16 +57,18 @@ void require_valid(const ServerOptions& options) {
 
 }  // namespace
 
-ServerLoop::ServerLoop(Descriptor listener, const Secret& secret, const ServerOptions& options)
+ServerLoop::ServerLoop(Descriptor listener, const Secret& secret, const ServerOptions& options, TimeSource time)
     : options_(options),
+      time_(std::move(time)),
       context_(ChannelRole::kServer, secret),
       listener_(std::move(listener)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       handler_([this](ConnectionId id, const Response& response) { answer(id, response); }),
       next_id_(kFirstId),
-      next_look_(Clock::now()),
-      budget_(options.strangers_share, saved_up(options), Clock::now()) {
+      next_look_(time_()),
+      awake_(time_),
+      budget_(options.strangers_share, saved_up(options), time_()) {
   require_valid(options);
   if (!epoll_ || !wake_) {
     throw CommError(std::string("the store gets no file descriptors: ") + std::strerror(errno) +
@@ -88,7 +90,7 @@ void ServerLoop::run() {
     awake_.woke(patience < 0 ? kForGood : std::chrono::milliseconds(patience));
     for (int i = 0; i < count; ++i) handle_safely(events[static_cast<std::size_t>(i)]);
     const bool all_read = count >= 0 && count < static_cast<int>(events.size());
-    if (all_read && Clock::now() >= next_look_) drop_late(now);
+    if (all_read && time_() >= next_look_) drop_late(now);
   }
 }
 
@@ -145,7 +147,7 @@ void ServerLoop::handle_stranger(ConnectionId id, Connection& connection, std::u
 
 /// See Note [What strangers may cost].
 void ServerLoop::charge(std::chrono::nanoseconds spent) {
-  const auto now = Clock::now();
+  const auto now = time_();
   budget_.spend(spent, now);
   if (budget_.overdrawn()) pause_listening(budget_.solvent_at(now));
 }
@@ -306,15 +308,15 @@ void ServerLoop::drop_late(Clock::time_point now) {
                                                 : now - connection->accepted > options_.handshake_timeout;
     if (late) close_later(id, *connection);
   }
-  if (Clock::now() >= pause_end_) resume_listening();
+  if (time_() >= pause_end_) resume_listening();
   const auto period = std::min(options_.silence_limit, options_.handshake_timeout) / 8;
-  next_look_ = Clock::now() + std::clamp(period, std::chrono::milliseconds(5), std::chrono::milliseconds(250));
+  next_look_ = time_() + std::clamp(period, std::chrono::milliseconds(5), std::chrono::milliseconds(250));
   if (!listening_) next_look_ = std::min(next_look_, pause_end_);
   settle();
 }
 
 int ServerLoop::sleep_milliseconds() const {
-  return connections_.empty() && listening_ ? -1 : poll_milliseconds(next_look_);
+  return connections_.empty() && listening_ ? -1 : poll_milliseconds(next_look_, time_());
 }
 
 void ServerLoop::watch(int operation, int descriptor, ConnectionId id, std::uint32_t events) const {

@@ -23,8 +23,9 @@ namespace tessera::store {
 /// The server's connections, on one thread. Nothing that comes from a socket makes it throw.
 class ServerLoop {
  public:
-  /// Requires: `listener` listens and is non-blocking.
-  ServerLoop(Descriptor listener, const Secret& secret, const ServerOptions& options);
+  /// Requires: `listener` listens and is non-blocking; `time` may be asked by the thread of run().
+  ServerLoop(Descriptor listener, const Secret& secret, const ServerOptions& options,
+             TimeSource time = std::chrono::steady_clock::now);
 
   /// Blocks: until stop().
   void run();
@@ -73,6 +74,7 @@ class ServerLoop {
   void watch(int operation, int descriptor, ConnectionId id, std::uint32_t events) const;
 
   ServerOptions options_;
+  TimeSource time_;
   ChannelContext context_;
   Descriptor listener_;
   Descriptor epoll_;

@@ -88,8 +88,8 @@ Descriptor connect_to(const addrinfo& address, std::chrono::steady_clock::time_p
   return {};
 }
 
-int poll_milliseconds(std::chrono::steady_clock::time_point then) {
-  const auto rest = std::chrono::ceil<std::chrono::milliseconds>(then - std::chrono::steady_clock::now());
+int poll_milliseconds(std::chrono::steady_clock::time_point then, std::chrono::steady_clock::time_point now) {
+  const auto rest = std::chrono::ceil<std::chrono::milliseconds>(then - now);
   return static_cast<int>(std::clamp<std::int64_t>(rest.count(), 0, INT_MAX));
 }
 

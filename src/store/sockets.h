@@ -29,6 +29,7 @@ void send_without_delay(int descriptor);
 Descriptor connect_to(const addrinfo& address, std::chrono::steady_clock::time_point deadline);
 
 /// The time until then for poll(), rounded up, at least 0.
-int poll_milliseconds(std::chrono::steady_clock::time_point then);
+int poll_milliseconds(std::chrono::steady_clock::time_point then,
+                      std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now());
 
 }  // namespace tessera::store

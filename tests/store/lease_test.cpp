@@ -10,8 +10,9 @@ namespace tessera::testing {
 
 void hold_lease(const Arguments& arguments) {
   die_with_the_test();
-  auto client = store::StoreClient::connect("127.0.0.1", std::stoi(arguments.at(0)),
-                                            store::Secret::from_hex(arguments.at(1)), kLong);
+  auto client =
+      store::StoreClient::connect("127.0.0.1", std::stoi(arguments.at(0)), store::Secret::from_hex(arguments.at(1)),
+                                  kLong, {std::chrono::milliseconds(std::stoi(arguments.at(3))), kLong});
   client.lease(arguments.at(2), "died");
   client.set("holds", std::to_string(getpid()));
   client.wait({"never"}, store::kForever);
@@ -70,7 +71,8 @@ TEST(Lease, CannotBeReleasedByAnother) {
 TEST(Lease, FiresAtOnceWhenItsProcessIsKilled) {
   const LocalStore local;
   store::StoreClient watcher = local.client();
-  launch::LocalJob job = job_of(1, "holds_lease", {std::to_string(local.server.port()), local.secret.hex(), "rank 0"});
+  launch::LocalJob job =
+      job_of(1, "holds_lease", {std::to_string(local.server.port()), local.secret.hex(), "rank 0", "1000"});
   job.when_started = [&](const std::vector<int>& processes) {
     EXPECT_EQ(watcher.get("holds", kLong), std::to_string(processes[0]));
     EXPECT_EQ(watcher.try_get("rank 0"), std::nullopt);
@@ -85,10 +87,11 @@ TEST(Lease, FiresAtOnceWhenItsProcessIsKilled) {
 
 TEST(Lease, FiresWhenItsProcessIsStopped) {
   store::ServerOptions options;
-  options.silence_limit = std::chrono::milliseconds(2500);
+  options.silence_limit = std::chrono::milliseconds(500);
   const LocalStore local(options);
   store::StoreClient watcher = local.client();
-  launch::LocalJob job = job_of(1, "holds_lease", {std::to_string(local.server.port()), local.secret.hex(), "rank 0"});
+  launch::LocalJob job =
+      job_of(1, "holds_lease", {std::to_string(local.server.port()), local.secret.hex(), "rank 0", "50"});
   job.when_started = [&](const std::vector<int>& processes) {
     watcher.wait({"holds"}, kLong);
     kill(processes[0], SIGSTOP);
