@@ -35,7 +35,7 @@ std::string response(std::string_view status, std::string_view type, const std::
 
 class Connection {
  public:
-  explicit Connection(int socket) : socket_(socket), deadline_(Clock::now() + kPatience) {}
+  Connection(int socket, Clock::time_point now) : socket_(socket), deadline_(now + kPatience) {}
 
   pollfd wants() const { return {socket_.get(), static_cast<short>(answer_.empty() ? POLLIN : POLLOUT), 0}; }
   Clock::time_point deadline() const { return deadline_; }
@@ -83,8 +83,7 @@ class Connection {
 /// Who may still come in this second.
 class AcceptBudget {
  public:
-  bool allows() {
-    const auto now = Clock::now();
+  bool allows(Clock::time_point now) {
     if (now - second_ >= std::chrono::seconds(1)) {
       second_ = now;
       num_accepted_ = 0;
@@ -118,11 +117,12 @@ std::string metrics_response(const std::string& request, const MetricsPage& page
 }
 
 struct MetricsServer::State {
-  State(ListenAddress place, std::shared_ptr<const MetricsPage> shown)
+  State(ListenAddress place, std::shared_ptr<const MetricsPage> shown, TimeSource given_time)
       : address(std::move(place)),
         listener(listen_at(address)),
         stop(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-        page(std::move(shown)) {
+        page(std::move(shown)),
+        time(std::move(given_time)) {
     if (!stop) throw CommError("the system gives no descriptor for the endpoint of Prometheus");
     thread = start_quiet_thread("tessera_metrics", [this] { serve(); });
   }
@@ -130,7 +130,7 @@ struct MetricsServer::State {
   void serve() {
     while (true) {
       // The listener is left alone when the budget is spent: the system lets clients wait.
-      const bool open = budget.allows();
+      const bool open = budget.allows(time());
       std::vector<pollfd> set = {{stop.get(), POLLIN, 0}, {open ? listener.get() : -1, POLLIN, 0}};
       for (const Connection& connection : connections) set.push_back(connection.wants());
       constexpr int kTickMilliseconds = 1000;
@@ -143,7 +143,7 @@ struct MetricsServer::State {
   }
 
   void go_on_with(const std::vector<pollfd>& set) {
-    const auto now = Clock::now();
+    const auto now = time();
     std::vector<Connection> kept;
     for (std::size_t i = 0; i < connections.size(); ++i) {
       const bool has_news = set[i + 2].revents != 0;
@@ -159,20 +159,21 @@ struct MetricsServer::State {
     budget.spend();
     if (client < 0) return;
     if (connections.size() == kMaxConnections) connections.erase(connections.begin());
-    connections.emplace_back(client);
+    connections.emplace_back(client, time());
   }
 
   ListenAddress address;
   Descriptor listener;
   Descriptor stop;
   std::shared_ptr<const MetricsPage> page;
+  TimeSource time;
   AcceptBudget budget;
   std::vector<Connection> connections;  // oldest first
   std::thread thread;
 };
 
-MetricsServer::MetricsServer(ListenAddress address, std::shared_ptr<const MetricsPage> page)
-    : state_(std::make_unique<State>(std::move(address), std::move(page))) {}
+MetricsServer::MetricsServer(ListenAddress address, std::shared_ptr<const MetricsPage> page, TimeSource time)
+    : state_(std::make_unique<State>(std::move(address), std::move(page), std::move(time))) {}
 
 MetricsServer::~MetricsServer() {
   eventfd_write(state_->stop.get(), 1);

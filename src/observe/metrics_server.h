@@ -2,6 +2,8 @@
 
 #include <tessera/observe/sink.h>
 
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -39,8 +41,12 @@ class MetricsServer {
   static constexpr std::size_t kMaxRequestBytes = 8192;
   static constexpr int kMaxAcceptsPerSecond = 50;
 
+  /// Tells the time: that of the system, or in a test the time that the test has made it.
+  using TimeSource = std::function<std::chrono::steady_clock::time_point()>;
+
   /// Throws CommError when the address cannot be had.
-  MetricsServer(ListenAddress address, std::shared_ptr<const MetricsPage> page);
+  MetricsServer(ListenAddress address, std::shared_ptr<const MetricsPage> page,
+                TimeSource time = std::chrono::steady_clock::now);
   ~MetricsServer();
   MetricsServer(const MetricsServer&) = delete;
   MetricsServer& operator=(const MetricsServer&) = delete;
