@@ -10,11 +10,13 @@
 #include <stdexcept>
 #include <thread>
 
+#include "support/at_once.h"
 #include "support/error_message.h"
 
 namespace tessera {
 namespace {
 
+using testing::at_once;
 using testing::expect_parts;
 using testing::message_of;
 using Clock = std::chrono::steady_clock;
@@ -43,7 +45,9 @@ const std::vector<std::pair<std::string, Operation>>& operations() {
 }
 
 TEST(Timeout, ARankThatDoesNotComeFailsTheOthersInTime) {
-  for (const auto& [name, operation] : operations()) {
+  at_once(operations(), [](const auto& named) {
+    const std::string& name = named.first;
+    const Operation& operation = named.second;
     std::latch others(2);
     run_threads(3, [&](const World& world) {
       if (world.rank() == 2) {
@@ -60,12 +64,13 @@ TEST(Timeout, ARankThatDoesNotComeFailsTheOthersInTime) {
       EXPECT_EQ(world.comm().recent_calls().back().state, CallState::kFailed) << name;
       others.count_down();
     });
-  }
+  });
 }
 
 TEST(Timeout, ActsForEveryStrategy) {
-  for (const auto strategy : {CommunicationStrategy::kRing, CommunicationStrategy::kTree,
-                              CommunicationStrategy::kHierarchical, CommunicationStrategy::kAdaptive}) {
+  const auto strategies = {CommunicationStrategy::kRing, CommunicationStrategy::kTree,
+                           CommunicationStrategy::kHierarchical, CommunicationStrategy::kAdaptive};
+  at_once(strategies, [](CommunicationStrategy strategy) {
     std::latch others(2);
     run_threads(
         3,
@@ -82,7 +87,7 @@ TEST(Timeout, ActsForEveryStrategy) {
           others.count_down();
         },
         WorldOptions(), 2);
-  }
+  });
 }
 
 TEST(Timeout, IsToldByTheAsynchronousWait) {

@@ -9,12 +9,14 @@
 #include <thread>
 
 #include "data_parallel/drill.h"
+#include "support/at_once.h"
 
 namespace tessera {
 namespace {
 
 using std::chrono::milliseconds;
 using testing::asynchronous;
+using testing::at_once;
 using testing::bounded;
 using testing::Drill;
 using testing::expect_same_everywhere;
@@ -39,20 +41,20 @@ void expect_bound_kept(std::int64_t bound, int num_steps, const Pace& pace) {
 }
 
 TEST(Staleness, StaysWithinTheBoundWithASlowRank) {
-  for (const int bound : {0, 1, 4}) {
+  at_once(std::vector<int>{0, 1, 4}, [](int bound) {
     expect_bound_kept(bound, 40, [](int rank, int) { return milliseconds(rank == 1 ? 6 : 2); });
-  }
+  });
 }
 
 TEST(Staleness, StaysWithinTheBoundAtRandomPaces) {
-  for (const int bound : {0, 1, 4}) {
-    for (const unsigned seed : {1U, 2U, 3U}) {
+  for (const unsigned seed : {1U, 2U, 3U}) {
+    at_once(std::vector<int>{0, 1, 4}, [&](int bound) {
       expect_bound_kept(bound, 30, [&](int rank, int step) {
         std::minstd_rand random(seed * 1000003U + static_cast<unsigned>(rank) * 1009U + static_cast<unsigned>(step));
         random.discard(3);
         return milliseconds(std::uniform_int_distribution<int>(0, 7)(random));
       });
-    }
+    });
   }
 }
 
