@@ -8,11 +8,14 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 #include <thread>
 
 #include "comm/process/roles.h"
 #include "support/require.h"
+#include "support/temporary_folder.h"
 
 namespace tessera::testing {
 namespace {
@@ -71,6 +74,17 @@ void check_sums(const Communicator& comm) {
   }
 }
 
+/// Blocks: until all ranks have come. For ranks that cannot talk.
+void meet_in(const std::filesystem::path& folder, const World& world) {
+  std::ofstream(folder / std::to_string(world.rank())).flush();
+  for (int rank = 0; rank < world.size(); ++rank) {
+    for (int i = 0; !std::filesystem::exists(folder / std::to_string(rank)); ++i) {
+      require(i < 3000, "rank " + std::to_string(rank) + " does not come");
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+}
+
 }  // namespace
 
 /// Arguments: the node of each rank; "told" in front when the launcher has told it already.
@@ -88,6 +102,7 @@ void check_nodes(const Arguments& arguments) {
   check_sums(world.comm());
 }
 
+/// Arguments: the node of each rank, a folder in which they meet.
 void check_one_node_only(const Arguments& arguments) {
   place(numbers_in(arguments.at(0)));
   const World world = init(WorldOptions().backend("shm"));
@@ -96,7 +111,7 @@ void check_one_node_only(const Arguments& arguments) {
   } catch (const ConfigError& error) {
     require(std::string(error.what()).find("spans several") != std::string::npos, error.what());
     // Rank 0 holds the store that the others may still be reading.
-    std::this_thread::sleep_for(std::chrono::seconds(1));
+    meet_in(arguments.at(1), world);
     return;
   }
   throw std::runtime_error("shared memory between nodes was not refused");
@@ -126,7 +141,10 @@ TEST(Nodes, OfAnyShapeAreFound) {
   }
 }
 
-TEST(Nodes, AreNotSpannedBySharedMemory) { expect_success(nodes_job(2, "one_node_only", {"0,1"})); }
+TEST(Nodes, AreNotSpannedBySharedMemory) {
+  const TemporaryFolder folder;
+  expect_success(nodes_job(2, "one_node_only", {"0,1", folder.path().string()}));
+}
 
 }  // namespace
 }  // namespace tessera::testing
