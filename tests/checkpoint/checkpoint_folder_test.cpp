@@ -207,15 +207,16 @@ TEST(CheckpointFolder, HasNoneToLoadAtTheFirstStart) {
 TEST(CheckpointFolder, WaitsForASlowRank) {
   const TemporaryFolder folder;
   constexpr auto kTimeout = std::chrono::milliseconds(300);
+  constexpr auto kLonger = kTimeout + kTimeout / 2;
   run_threads(
       2,
       [&](const World& world) {
         CheckpointFolder checkpoints(folder.path(), world, CheckpointOptions().asynchronous(true));
         checkpoints.save(20, state_of(world, 20));
-        if (world.rank() == 0) std::this_thread::sleep_for(3 * kTimeout);
+        if (world.rank() == 0) std::this_thread::sleep_for(kLonger);
         require(checkpoints.wait().saved, "not saved");
         checkpoints.load_newest([&](const SavedStep& step) {
-          if (world.rank() == 1) std::this_thread::sleep_for(3 * kTimeout);
+          if (world.rank() == 1) std::this_thread::sleep_for(kLonger);
           expect_loads(world, step, 20);
         });
       },
