@@ -4,11 +4,12 @@ import contextlib
 import dataclasses
 import os
 import re
-import resource
 import subprocess
 import tempfile
 import time
 from pathlib import Path
+
+from harness.machine import own_seconds
 
 
 @dataclasses.dataclass
@@ -20,11 +21,6 @@ class Cost:
         return Cost(self.processor + other.processor, self.wall + other.wall)
 
 
-def children_seconds():
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
 class Building:
     """One build folder. Nothing in it exists yet but what CMake writes."""
 
@@ -34,9 +30,9 @@ class Building:
         self._run(["cmake", "--preset", preset, "-B", folder, "-Wno-dev", *settings], cwd=root)
 
     def build(self, *targets):
-        began, before = time.monotonic(), children_seconds()
+        began, before = time.monotonic(), own_seconds()
         self._run(["ninja", "-C", self.folder, "-j", str(os.cpu_count()), *targets])
-        return Cost(children_seconds() - before, time.monotonic() - began)
+        return Cost(own_seconds() - before, time.monotonic() - began)
 
     def objects(self):
         """Those that the whole build makes and that do not exist yet, precompiled headers apart."""
