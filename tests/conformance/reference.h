@@ -14,13 +14,13 @@ struct Inputs {
   std::vector<at::Tensor> of_rank;
   bool exact = true;  ///< small integers: every result is exact
   ReduceOp op = ReduceOp::kSum;
-  at::Tensor expected;   ///< of the reduction by `op`, in double or int64
-  at::Tensor allowed;    ///< how far off each element may be, where results are rounded: else undefined
+  at::Tensor expected;  ///< of the reduction by `op`, in double or int64
+  at::Tensor allowed;   ///< how far off each element may be, where results are rounded: else undefined
 };
 
-/// `count` elements on each of `num_ranks` ranks. Exact ones are 0..4, or 1 and 2 for a product; the others normal. Inexact
-/// sums may be off by n * eps * the sum of magnitudes. Ranks that are threads share what they get: not to be written to.
-/// Thread-safety: yes.
+/// `count` elements on each of `num_ranks` ranks. Exact ones are 0..4, or 1 and 2 for a product; the others normal.
+/// Inexact sums may be off by n * eps * the sum of magnitudes. Ranks that are threads share what they get: not to be
+/// written to. Thread-safety: yes.
 Inputs make_inputs(at::ScalarType dtype, std::int64_t count, int num_ranks, bool exact, ReduceOp op);
 
 /// Empty if `got` is the reduction of elements [begin, ...), else what is wrong.
