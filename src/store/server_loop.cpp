@@ -111,9 +111,10 @@ void ServerLoop::handle_safely(const epoll_event& event) {
 }
 
 void ServerLoop::handle_event(const epoll_event& event) {
-  if (event.data.u64 == kWakeId) return;
-  if (event.data.u64 == kListenerId) return accept_some();
-  const auto found = connections_.find(event.data.u64);
+  const std::uint64_t id = event.data.u64;  // a copy: the kernel's structure is packed, and not aligned
+  if (id == kWakeId) return;
+  if (id == kListenerId) return accept_some();
+  const auto found = connections_.find(id);
   if (found == connections_.end()) return;
   Connection& connection = *found->second;
   if (connection.authenticated) {
