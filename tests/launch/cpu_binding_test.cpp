@@ -54,6 +54,7 @@ TEST(CpuBinding, ReachesTheRanks) {
   if (launch::num_allowed_cores() < 2) GTEST_SKIP() << "one core cannot be dealt out";
   testing::Launcher launcher(testing::shell_ranks(2, "grep Cpus_allowed_list /proc/self/status", {"--bind", "core"}));
   EXPECT_EQ(launcher.wait(), 0) << launcher.errors();
+  ASSERT_EQ(launcher.output_lines().size(), 2U) << launcher.output();
   const Plan plan = plan_binding(Binding::kCore, 2, cpus);
   EXPECT_TRUE(launcher.output_lines()[0].ends_with("\t" + std::to_string(plan[0][0]))) << launcher.output();
   EXPECT_NE(launcher.output_lines()[0].back(), launcher.output_lines()[1].back());

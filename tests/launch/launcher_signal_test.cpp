@@ -27,6 +27,7 @@ TEST(LauncherSignal, ReachesTheRanks) {
     wait_until_ready(launcher, 2);
     launcher.send(signal);
     EXPECT_EQ(launcher.wait(), code);
+    ASSERT_EQ(launcher.output_lines().size(), 4U) << launcher.output();
     EXPECT_EQ(launcher.output_lines()[0], "[rank 0] got " + std::string(name));
     EXPECT_EQ(launcher.output_lines()[2], "[rank 1] got " + std::string(name));
     expect_parts(launcher.errors(), {"ended by SIG" + std::string(name)});
