@@ -1,6 +1,7 @@
 #include "launcher.h"
 
 #include <tessera/core/descriptor.h>
+#include <tessera/flight/process_state.h>
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
@@ -32,6 +33,12 @@ bool eventually(const std::function<bool()>& holds, std::chrono::milliseconds pa
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return true;
+}
+
+void stop_process(pid_t process) {
+  kill(process, SIGSTOP);
+  EXPECT_TRUE(
+      eventually([&] { return flight::state_of_process(process).condition == flight::RankCondition::kStopped; }));
 }
 
 Launcher::Launcher(const std::vector<std::string>& arguments, const std::map<std::string, std::string>& variables,

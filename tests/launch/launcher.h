@@ -15,6 +15,9 @@ namespace tessera::testing {
 /// Whether `holds` becomes true in time.
 bool eventually(const std::function<bool()>& holds, std::chrono::milliseconds patience = std::chrono::seconds(20));
 
+/// SIGSTOP, and waits until it acts: a process that waits for a core goes on until it gets one.
+void stop_process(pid_t process);
+
 /// A real `tessera run` with these arguments, its standard streams in files. All that it starts carries a mark in its
 /// environment, by which it is found wherever it hides. What still runs at the end is killed.
 class Launcher {

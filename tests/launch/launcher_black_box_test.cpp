@@ -64,7 +64,7 @@ TEST(LauncherBlackBox, KnowsThatARankIsStopped) {
   ASSERT_TRUE(launcher.wait_for_output("[rank 0] waits"));
   for (const pid_t process : launcher.processes()) {
     const std::string command = text_of_file("/proc/" + std::to_string(process) + "/cmdline");
-    if (command.starts_with(TESSERA_TEST_RANK)) kill(process, SIGSTOP);
+    if (command.starts_with(TESSERA_TEST_RANK)) stop_process(process);
   }
   std::ofstream(meeting.file("go")) << "now";
   EXPECT_EQ(launcher.wait(), 5);

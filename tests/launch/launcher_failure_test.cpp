@@ -38,7 +38,7 @@ TEST(LauncherFailure, KnowsTheFirstOfThoseThatDiedWhileItWasStopped) {
   }
   const pid_t supervisor = launcher.supervisor();
   ASSERT_GT(supervisor, 0);
-  kill(supervisor, SIGSTOP);
+  stop_process(supervisor);
   std::ofstream(launcher.file("go")) << "now";
   // Zombies have no environment: the front and the supervisor are left.
   EXPECT_TRUE(eventually([&] { return launcher.processes().size() == 2; }));

@@ -66,7 +66,7 @@ TEST(LauncherSurvivors, AreNoRanksThoughBothOfItsProcessesDie) {
   ASSERT_TRUE(launcher.wait_for_output("[rank 0] ready"));
   ASSERT_TRUE(launcher.wait_for_output("[rank 1] ready"));
   const pid_t supervisor = launcher.supervisor();
-  kill(supervisor, SIGSTOP);  // so that it cannot answer to the first death
+  stop_process(supervisor);  // so that it cannot answer to the first death
   launcher.send(SIGKILL);
   EXPECT_EQ(launcher.wait(), 137);
   kill(supervisor, SIGKILL);

@@ -47,7 +47,7 @@ std::unique_ptr<Launcher> TwoNodes::rank(int node, const std::vector<std::string
 
 void kill_both(const Launcher& launcher) {
   const pid_t supervisor = launcher.supervisor();
-  kill(launcher.front(), SIGSTOP);  // or it would see the supervisor's death
+  stop_process(launcher.front());  // or it would see the supervisor's death
   kill(supervisor, SIGKILL);
   kill(launcher.front(), SIGKILL);
 }
