@@ -16,9 +16,10 @@ from harness.machine import own_seconds
 class Cost:
     processor: float = 0.0  # seconds, of all processes together
     wall: float = 0.0
+    num_objects: int = 0  # compiled, precompiled headers apart
 
     def __add__(self, other):
-        return Cost(self.processor + other.processor, self.wall + other.wall)
+        return Cost(self.processor + other.processor, self.wall + other.wall, self.num_objects + other.num_objects)
 
 
 class Building:
@@ -31,14 +32,13 @@ class Building:
 
     def build(self, *targets):
         began, before = time.monotonic(), own_seconds()
-        self._run(["ninja", "-C", self.folder, "-j", str(os.cpu_count()), *targets])
-        return Cost(own_seconds() - before, time.monotonic() - began)
+        output = self._run(["ninja", "-C", self.folder, "-j", str(os.cpu_count()), *targets])
+        return Cost(own_seconds() - before, time.monotonic() - began, len(compiled_in(output)))
 
     def objects(self):
         """Those that the whole build makes and that do not exist yet, precompiled headers apart."""
         listing = self._run(["ninja", "-C", self.folder, "-n"])
-        names = re.findall(r"Building CXX object (\S+)", listing)
-        return [name for name in names if not is_precompiled(name)], [name for name in names if is_precompiled(name)]
+        return compiled_in(listing), [name for name in names_in(listing) if is_precompiled(name)]
 
     def _run(self, command, cwd=None):
         done = subprocess.run(command, cwd=cwd, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -46,6 +46,14 @@ class Building:
         if done.returncode:
             raise RuntimeError(f"{command[0]} failed:\n" + done.stdout[-3000:])
         return done.stdout
+
+
+def names_in(output):
+    return re.findall(r"Building CXX object (\S+)", output)
+
+
+def compiled_in(output):
+    return [name for name in names_in(output) if not is_precompiled(name)]
 
 
 def is_precompiled(name):

@@ -28,15 +28,20 @@ def as_it_was(context, folder, one_in):
     """What compiling costs, the standard error of that, and how many objects were drawn of how many."""
     building = Building(context.root, folder / "old", "separate", "-DCMAKE_CXX_COMPILER=c++")
     objects, precompiled = building.objects()
-    cost = building.build(*precompiled).processor
+    headers = building.build(*precompiled).processor
     if one_in == 1:
-        return cost + building.build(*objects).processor, 0.0, len(objects), len(objects)
+        return headers + building.build(*objects).processor, 0.0, len(objects), len(objects)
     drawn = random.Random(SEED).sample(objects, math.ceil(len(objects) / one_in / TOGETHER) * TOGETHER)
     # Several in one go, so that both cores are busy as they are in a whole build.
-    handfuls = [building.build(*drawn[i:i + TOGETHER]).processor / TOGETHER for i in range(0, len(drawn), TOGETHER)]
+    handfuls = []
+    for i in range(0, len(drawn), TOGETHER):
+        cost = building.build(*drawn[i:i + TOGETHER])
+        # An object may need a file that a program of ours writes, which is built first.
+        if cost.num_objects:
+            handfuls.append(cost.processor / cost.num_objects)
     remaining = 1 - len(drawn) / len(objects)  # nothing is estimated of what was drawn
     error = len(objects) * statistics.stdev(handfuls) / math.sqrt(len(handfuls)) * math.sqrt(remaining)
-    return cost + len(objects) * statistics.mean(handfuls), error, len(drawn), len(objects)
+    return headers + len(objects) * statistics.mean(handfuls), error, len(drawn), len(objects)
 
 
 def measure(context):
