@@ -1,7 +1,11 @@
 #include <tessera/comm/common_memory.h>
 
+#include <tessera/core/error.h>
+
 #include <ATen/ATen.h>
 
+#include <exception>
+#include <string>
 #include <utility>
 
 #include "comm/group.h"
@@ -13,6 +17,7 @@ namespace {
 using Users = comm::LeftPages::Users;
 // Ranks that wait for each other's numbers must not fight for one cache line.
 constexpr std::size_t kLine = 64;
+constexpr std::uint64_t kNowhere = ~std::uint64_t{0};
 
 std::size_t whole_lines(std::size_t num_bytes) { return (num_bytes + kLine - 1) / kLine * kLine; }
 
@@ -26,42 +31,46 @@ std::uint64_t told_by_first(const Communicator& comm, std::uint64_t number) {
 }  // namespace
 
 struct CommonMemory::Held {
+  Held(std::shared_ptr<comm::HostGroup> of, std::byte* bytes, std::size_t count, Users& users,
+       std::shared_ptr<std::byte> owned)
+      : group(std::move(of)), data(bytes), num_bytes(count), use(users, std::move(owned), group->left_pages) {}
+
   std::shared_ptr<comm::HostGroup> group;
-  std::shared_ptr<std::byte> owned;  // of rank 0
-  std::byte* data = nullptr;
-  std::size_t num_bytes = 0;
-
-  // Behind the bytes, which begin with a page.
-  Users& users() const { return *reinterpret_cast<Users*>(data + whole_lines(num_bytes)); }
-
-  Held() = default;
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-  ~Held() {
-    if (data == nullptr) return;
-    const bool is_last = users().fetch_sub(1, std::memory_order_acq_rel) == 1;
-    if (owned && !is_last) group->left_pages->add(std::move(owned), users());
-  }
+  std::byte* data;
+  std::size_t num_bytes;
+  comm::PageUse use;
 };
 
 std::optional<CommonMemory> CommonMemory::make(const Communicator& comm, std::size_t num_bytes) {
   const std::shared_ptr<comm::HostGroup> group = comm.group_->connection().host_group;
   if (!group) return std::nullopt;
-  auto held = std::make_shared<Held>();
-  held->group = group;
-  held->num_bytes = num_bytes;
+  // Behind the bytes, which begin with a page.
+  const auto users_of = [num_bytes](std::byte* data) -> Users& {
+    return *reinterpret_cast<Users*>(data + whole_lines(num_bytes));
+  };
   const std::size_t all_bytes = whole_lines(num_bytes) + sizeof(Users);
-  std::uint64_t address = 0;
+  std::shared_ptr<std::byte> owned;
+  std::uint64_t address = kNowhere;
+  std::exception_ptr fault;
   if (comm.rank() == 0) {
-    group->left_pages->collect();
-    held->owned = group->allocate_pages(all_bytes);
-    held->data = held->owned.get();
-    held->users().store(comm.size(), std::memory_order_release);
-    address = group->space.publish(held->data, all_bytes).value();
+    try {
+      group->left_pages->collect();
+      owned = group->allocate_pages(all_bytes);
+      users_of(owned.get()).store(comm.size(), std::memory_order_release);
+      address = group->space.publish(owned.get(), all_bytes).value();
+    } catch (...) {
+      fault = std::current_exception();  // the others wait to hear
+    }
   }
   address = told_by_first(comm, address);
-  if (comm.rank() != 0) held->data = group->space.resolve(address);
-  return CommonMemory(std::move(held));
+  if (fault) std::rethrow_exception(fault);
+  if (address == kNowhere) {
+    throw StorageError("rank " + std::to_string(comm.world_rank_of(0)) + " has no " + std::to_string(all_bytes) +
+                       " bytes of memory that all ranks see (rank " + std::to_string(comm.world_rank()) +
+                       "); it says why");
+  }
+  std::byte* const data = group->space.resolve(address);
+  return CommonMemory(std::make_shared<Held>(group, data, num_bytes, users_of(data), std::move(owned)));
 }
 
 std::byte* CommonMemory::data() const { return held_->data; }

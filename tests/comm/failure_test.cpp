@@ -135,6 +135,47 @@ void expect_mismatch(const Operation& usual, const Operation& odd, std::initiali
   });
 }
 
+TEST(Mismatch, ThatAllRanksCaughtLeavesAGroupThatWorks) {
+  const std::vector<Operation> first{[](const Communicator& comm) { comm.all_reduce(at::ones({100'000})); },
+                                     [](const Communicator& comm) { comm.all_gather(at::ones({100'000})); },
+                                     [](const Communicator& comm) { comm.barrier(); }};
+  for (const Operation& one : first) {
+    for (const Operation& other : first) {
+      if (&one == &other) continue;
+      run_threads(2, [&](const World& world) {
+        EXPECT_THROW((world.rank() == 0 ? one : other)(world.comm()), ConfigError);
+        for (int i = 0; i < 4; ++i) {
+          const at::Tensor all = world.comm().all_gather(at::full({1}, 10.0 * i + world.rank()));
+          EXPECT_EQ(all[0].item<double>(), 10.0 * i);
+          EXPECT_EQ(all[1].item<double>(), 10.0 * i + 1);
+          at::Tensor sum = at::full({50'000}, 1.0 + i + world.rank());
+          world.comm().all_reduce(sum);
+          EXPECT_TRUE(sum.eq(3 + 2 * i).all().item<bool>());
+        }
+      });
+    }
+  }
+}
+
+TEST(Timeout, LeavesAGroupThatSaysItIsDead) {
+  std::latch gave_up(1);
+  run_threads(2, [&](const World& world) {
+    if (world.rank() == 0) {
+      EXPECT_THROW(world.comm().with_timeout(milliseconds(100)).all_gather(at::zeros({1})), CommError);
+      gave_up.count_down();
+    } else {
+      gave_up.wait();
+    }
+    // Rank 0 was counted once already: without rank 1 it would find the group complete.
+    for (int i = 0; i < 2; ++i) {
+      expect_parts(message_of<CommError>([&] { world.comm().all_gather(at::ones({1})); }),
+                   {"rank 0 of this group gave up", "the group is dead", "split()"});
+    }
+    const Communicator again = world.comm().split({0, 1}, "again");
+    EXPECT_TRUE(again.all_gather(at::ones({1})).eq(1).all().item<bool>());
+  });
+}
+
 TEST(Mismatch, OfSizesIsRefusedOnEveryRank) {
   expect_mismatch([](const Communicator& comm) { comm.all_reduce(at::ones({4})); },
                   [](const Communicator& comm) { comm.all_reduce(at::ones({5})); },

@@ -53,9 +53,11 @@ Connection connect_threads(const ConnectRequest& request, std::shared_ptr<Thread
   std::shared_ptr<std::byte> control;
   {
     const std::lock_guard lock(shared->mutex);
-    auto& slot = shared->control_blocks[request.group];
-    if (!slot) slot = private_pages(ControlBlock::num_bytes(request.size));
-    control = slot;
+    auto& waiting = shared->control_blocks[request.group];
+    if (!waiting.pages) waiting.pages = private_pages(ControlBlock::num_bytes(request.size));
+    control = waiting.pages;
+    // The last member: from now on the block lives as long as the group's ranks hold it.
+    if (++waiting.num_members == request.size) shared->control_blocks.erase(request.group);
   }
   Patience patience(request.num_ranks_on_host, [shared]() -> std::string {
     const int failed = shared->failed_rank.load();
@@ -77,22 +79,28 @@ Connection connect_alone(const ConnectRequest& request, const std::string& backe
 
 Connection connect_shm(const ConnectRequest& request, std::shared_ptr<HostSegment> segment,
                        const std::vector<int>& local_ranks) {
-  // The first member lays out the control block in its own arena, whose fresh pages are zero, and keeps it for as long
-  // as the segment lives: a slower member may still read the last barrier when the first one has let the group go.
+  const std::shared_ptr<LeftPages> left_pages(segment, &segment->left_pages());
+  // The first member lays out the control block in its own arena, whose fresh pages are zero. A slower one may still
+  // read the last barrier when the first one has let the group go: the pages are freed after the last.
+  std::shared_ptr<std::byte> owned;
   std::byte* control = nullptr;
   if (request.rank == 0) {
-    control = segment->arena().allocate(ControlBlock::num_bytes(request.size));
+    left_pages->collect();
+    owned = arena_pages(segment->arena(), ControlBlock::num_bytes(request.size));
+    control = owned.get();
+    ControlBlock(control, request.size).users().store(request.size, std::memory_order_release);
     request.store->set("control", std::to_string(control - segment->base()));
   } else {
     control = segment->base() + std::stoull(request.store->get_to_str("control"));
   }
+  auto use = std::make_shared<PageUse>(ControlBlock(control, request.size).users(), std::move(owned), left_pages);
   Patience patience(request.num_ranks_on_host, [segment, local_ranks, names = request.world_ranks] {
     return segment->loss_among(local_ranks, names);
   });
   auto group = group_of(request, "shm", AddressSpace::mapping(segment->base(), segment->num_bytes()), control,
-                        std::move(patience), segment);
+                        std::move(patience), std::move(use));
   group->allocate_pages = [&arena = segment->arena()](std::size_t num_bytes) { return arena_pages(arena, num_bytes); };
-  group->left_pages = {segment, &segment->left_pages()};
+  group->left_pages = left_pages;
   return connect(request, std::move(group), std::make_shared<ArenaAllocator>(segment));
 }
 

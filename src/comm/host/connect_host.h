@@ -12,7 +12,11 @@ namespace tessera::comm {
 /// What the ranks of a world of threads share.
 struct ThreadsShared {
   std::mutex mutex;
-  std::map<std::string, std::shared_ptr<std::byte>> control_blocks;  // by group name
+  struct Waiting {
+    std::shared_ptr<std::byte> pages;
+    int num_members = 0;
+  };
+  std::map<std::string, Waiting> control_blocks;  // by name, of groups whose members have not all come
   std::atomic<int> failed_rank = -1;
   LeftPages left_pages;
 };

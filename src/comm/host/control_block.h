@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -50,6 +51,10 @@ class ControlBlock {
   ControlBlock(std::byte* memory, int size) : memory_(memory), size_(static_cast<std::size_t>(size)) {}
 
   FutexWord& arrived() const { return *at<FutexWord>(0); }
+  /// 1 + the first rank that gave up waiting for the others; 0 while none has.
+  FutexWord& gave_up() const { return *at<FutexWord>(32); }
+  /// The ranks that have not let the group go.
+  std::atomic<std::int32_t>& users() const { return *at<std::atomic<std::int32_t>>(40); }
   FutexWord& generation() const { return *at<FutexWord>(64); }
   FutexWord& doorbell(int rank) const { return *at<FutexWord>(128 + 64 * index(rank)); }
   Post& post(unsigned parity, int rank) const;

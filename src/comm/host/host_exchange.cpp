@@ -64,9 +64,22 @@ const std::byte* HostExchange::Window::block(int rank, std::size_t b) const {
   return group.space.resolve(post.address) + (offset + begin_) * element;
 }
 
+// Note [Groups that gave up]
+// A rank that gives up waiting has been counted as arrived. Were it to call again, it could complete a barrier in
+// place of one that never came, and read what that one has not written. So nobody uses the group any more.
+void HostExchange::require_alive(const HostCall& call) const {
+  const std::uint32_t gave_up = group_->control.gave_up().load(std::memory_order_acquire);
+  if (gave_up == 0) return;
+  throw CommError(std::string(name_of(static_cast<std::uint32_t>(call.operation))) + ": rank " +
+                  std::to_string(gave_up - 1) +
+                  " of this group gave up waiting for the others in an earlier call, and since then the group is dead; "
+                  "make a new one with split(), or start the job again");
+}
+
 void HostExchange::wait_for_all(const HostCall& call) {
   const ControlBlock& control = group_->control;
   const auto size = static_cast<std::uint32_t>(group_->size);
+  require_alive(call);
   const std::uint32_t generation = control.generation().load(std::memory_order_acquire);
   if (control.arrived().fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
     control.arrived().store(0, std::memory_order_relaxed);
@@ -75,11 +88,17 @@ void HostExchange::wait_for_all(const HostCall& call) {
     return;
   }
   const auto complete = [&] { return control.generation().load(std::memory_order_acquire) != generation; };
-  group_->patience.wait(control.generation(), complete, call.deadline, [&] {
-    const std::uint32_t arrived = control.arrived().load(std::memory_order_relaxed);
-    return std::string(name_of(static_cast<std::uint32_t>(call.operation))) + " waits for " +
-           std::to_string(size - arrived) + " of " + std::to_string(size) + " ranks";
-  });
+  try {
+    group_->patience.wait(control.generation(), complete, call.deadline, [&] {
+      const std::uint32_t arrived = control.arrived().load(std::memory_order_relaxed);
+      return std::string(name_of(static_cast<std::uint32_t>(call.operation))) + " waits for " +
+             std::to_string(size - arrived) + " of " + std::to_string(size) + " ranks";
+    });
+  } catch (...) {
+    std::uint32_t nobody = 0;
+    control.gave_up().compare_exchange_strong(nobody, static_cast<std::uint32_t>(group_->rank) + 1);
+    throw;
+  }
 }
 
 void HostExchange::post(const HostCall& call, const Offer& offer, bool stage_all) {
@@ -107,17 +126,26 @@ void HostExchange::post(const HostCall& call, const Offer& offer, bool stage_all
 
 // Every rank looks at everything, not only at what concerns it: all must come to the same verdict, or some would wait
 // for others that gave up.
-void HostExchange::check_posts(const HostCall& call) const {
+void HostExchange::check_posts(const HostCall& call) {
+  std::string difference = difference_of_calls();
+  if (difference.empty() && !call.expected.empty()) difference = difference_of_lengths();
+  if (difference.empty()) return;
+  // Different calls may have left different areas as the next one's. Whoever catches this goes on, so all begin anew.
+  stage_parity_ = 0;
+  throw ConfigError(difference + kSameCalls);
+}
+
+std::string HostExchange::difference_of_calls() const {
   const Post& mine = posted(group_->rank);
   for (int rank = 0; rank < group_->size; ++rank) {
     if (same_call(mine, posted(rank))) continue;
-    throw ConfigError("rank " + std::to_string(group_->rank) + " calls " + describe(mine) + " where rank " +
-                      std::to_string(rank) + " calls " + describe(posted(rank)) + kSameCalls);
+    return "rank " + std::to_string(group_->rank) + " calls " + describe(mine) + " where rank " + std::to_string(rank) +
+           " calls " + describe(posted(rank));
   }
-  if (!call.expected.empty()) check_lengths();
+  return "";
 }
 
-void HostExchange::check_lengths() const {
+std::string HostExchange::difference_of_lengths() const {
   const ControlBlock& control = group_->control;
   for (int from = 0; from < group_->size; ++from) {
     const std::int64_t* offered = control.offered(post_parity_, from);
@@ -126,11 +154,12 @@ void HostExchange::check_lengths() const {
       const std::int64_t expected = control.expected(post_parity_, to)[from];
       const std::int64_t found = offered[one_for_each ? to : 0];
       if (expected == found || expected == kNotRead) continue;
-      throw ConfigError("in " + std::string(name_of(posted(from).operation)) + ", rank " + std::to_string(to) +
-                        " expects " + std::to_string(expected) + " elements of rank " + std::to_string(from) +
-                        ", which has " + std::to_string(found) + " for it" + kSameCalls);
+      return "in " + std::string(name_of(posted(from).operation)) + ", rank " + std::to_string(to) + " expects " +
+             std::to_string(expected) + " elements of rank " + std::to_string(from) + ", which has " +
+             std::to_string(found) + " for it";
     }
   }
+  return "";
 }
 
 void HostExchange::stage(const Offer& offer, std::int64_t begin) {

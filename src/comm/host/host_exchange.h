@@ -98,8 +98,10 @@ class HostExchange {
  private:
   void post(const HostCall& call, const Offer& offer, bool stage_all);
   const Post& posted(int rank) const { return group_->control.post(post_parity_, rank); }
-  void check_posts(const HostCall& call) const;
-  void check_lengths() const;
+  void require_alive(const HostCall& call) const;
+  void check_posts(const HostCall& call);
+  std::string difference_of_calls() const;
+  std::string difference_of_lengths() const;
   void stage(const Offer& offer, std::int64_t begin);
 
   std::shared_ptr<HostGroup> group_;

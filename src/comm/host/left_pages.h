@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace tessera::comm {
@@ -39,6 +40,25 @@ class LeftPages {
 
   std::mutex mutex_;
   std::vector<Left> pages_;
+};
+
+/// One rank's use of pages that several share. The owner's are freed with the last use, or left to wait for it.
+class PageUse {
+ public:
+  /// `owned` on the rank whose pages they are, else null. Requires: `users` counts this use already.
+  PageUse(LeftPages::Users& users, std::shared_ptr<std::byte> owned, std::shared_ptr<LeftPages> left)
+      : users_(users), owned_(std::move(owned)), left_(std::move(left)) {}
+  PageUse(const PageUse&) = delete;
+  PageUse& operator=(const PageUse&) = delete;
+  ~PageUse() {
+    const bool is_last = users_.fetch_sub(1, std::memory_order_acq_rel) == 1;
+    if (owned_ && !is_last) left_->add(std::move(owned_), users_);
+  }
+
+ private:
+  LeftPages::Users& users_;
+  std::shared_ptr<std::byte> owned_;
+  std::shared_ptr<LeftPages> left_;
 };
 
 }  // namespace tessera::comm
