@@ -65,7 +65,7 @@ class Training {
 };
 
 struct OperatorCount : tessera::intercept::Listener {
-  void on_use(const at::Tensor& /*tensor*/, std::string_view /*operator_name*/) override {}
+  void on_use(const tessera::intercept::Use& /*use*/) override {}
   void on_operator(std::string_view /*operator_name*/) override { ++count; }
   int count = 0;
 };

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <tessera/shard/refuse_modules.h>
 #include <tessera/shard/reproducible.h>
 #include <tessera/shard/same_model.h>
 #include <tessera/shard/state_broadcast.h>
@@ -28,9 +29,12 @@ std::vector<std::string> lines_of(const torch::nn::Module& model, const Communic
   try {
     resolve(options, comm);
     trained_parameters_of(model);
+    refuse_renormalising_modules(model);
     if (options.reproducible()) refuse_irreproducible_modules(model);
   } catch (const ConfigError& fault) {
     lines.front() = fault.what();
+    const std::string who = " (rank " + std::to_string(comm.world_rank()) + ")";
+    if (const auto at = lines.front().find(who); at != std::string::npos) lines.front().erase(at, who.size());
     std::replace(lines.front().begin(), lines.front().end(), '\n', ' ');
   }
   for (const auto& field : DdpOptions::fields().fields()) {
@@ -59,8 +63,10 @@ DdpState::DdpState(std::shared_ptr<torch::nn::Module> model, const Communicator&
       comm_(comm),
       settings_(settings),
       parameters_(trained_parameters_of(*model_)),
+      all_parameters_(parameters_of(*model_)),
       thread_(std::this_thread::get_id()),
       may_lack_(settings.find_unused_parameters || settings.static_graph || settings.delay_all_reduce) {
+  refuse_renormalising_modules(*model_);
   if (settings_.reproducible) refuse_irreproducible_modules(*model_);
   if (settings_.init_sync) broadcast_all(comm_, state_of(*model_).tensors, 0);
 }
@@ -105,21 +111,45 @@ void DdpState::hook_parameters_that_moved() {
   hook_parameters();
 }
 
+bool DdpState::trains_the_same() const {
+  const auto is_trained = [](const at::Tensor& parameter) { return parameter.requires_grad(); };
+  const auto num_trained = std::count_if(all_parameters_.tensors.begin(), all_parameters_.tensors.end(), is_trained);
+  return num_trained == static_cast<std::ptrdiff_t>(parameters_.tensors.size()) &&
+         std::all_of(parameters_.tensors.begin(), parameters_.tensors.end(), is_trained);
+}
+
+void DdpState::follow_frozen_parameters() {
+  if (trains_the_same()) return;
+  if (joining_ || sync_->is_within_step()) {
+    throw ConfigError(std::string("parameters were frozen or unfrozen ") +
+                      (joining_ ? "inside join()" : "between the micro-batches of a step") + " (rank " +
+                      std::to_string(comm_.world_rank()) + "): the gradients under way are those of others. Do it " +
+                      (joining_ ? "outside of it" : "between steps"));
+  }
+  require_same_lines(comm_, described(all_parameters_));
+  unhook_parameters();
+  parameters_ = trained_parameters_of(*model_);
+  // What it remembers is by buckets, and these are others now.
+  settings_.hook->load_memory({});
+  hook_parameters();
+}
+
 void DdpState::start_watching(ForwardNotice notice) {
   const bool every = settings_.reproducible;
   if (notice == ForwardNotice::kWrapper && !every) return;
-  watch_ = intercept::Watch(parameters_.tensors, weak_from_this(),
+  watch_ = intercept::Watch(all_parameters_.tensors, weak_from_this(),
                             every ? intercept::Interest::kUsesAndEveryOperator : intercept::Interest::kUses);
 }
 
 // ---- forward --------------------------------------------------------------------------------------------------------
 
-void DdpState::on_use(const at::Tensor& tensor, std::string_view operator_name) {
+void DdpState::on_use(const intercept::Use& use) {
   // An optimizer and an evaluation use parameters without a graph, a logger what is detached from it; and what backward
   // computes, again or for the first time, is no forward.
-  if (std::this_thread::get_id() != thread_ || !at::GradMode::is_enabled() || !tensor.requires_grad()) return;
+  if (std::this_thread::get_id() != thread_ || !at::GradMode::is_enabled() || !use.tensor().requires_grad()) return;
   // The second name is that of the record that detach() makes inside itself.
-  if (operator_name == "aten::detach" || operator_name == "detach" || intercept::in_backward() || kept_error_) return;
+  const bool detaches = use.operator_name() == "aten::detach" || use.operator_name() == "detach";
+  if (detaches || intercept::in_backward() || kept_error_) return;
   try {
     begin_forward();
   } catch (...) {
@@ -141,7 +171,10 @@ void DdpState::begin_forward() {
                       "): that pass failed, or runs on another thread. After a failure distribute the model anew");
   }
   const bool prepared = phase_ == Phase::kForward && sync_wanted_;
-  if (phase_ == Phase::kBetween) hook_parameters_that_moved();
+  if (phase_ == Phase::kBetween) {
+    follow_frozen_parameters();
+    hook_parameters_that_moved();
+  }
   if (wanted && !prepared) before_synchronised_forward();
   phase_ = Phase::kForward;
   seen_forward_ = true;
@@ -178,6 +211,9 @@ void DdpState::leave_no_sync() {
 void DdpState::on_gradient(std::size_t index) {
   if (kept_error_) std::rethrow_exception(std::exchange(kept_error_, nullptr));
   if (torch::autograd::get_current_graph_task_id() != backward_task_) start_backward();
+  // Buckets are dense. An average of sparse gradients is not much less so.
+  at::Tensor& gradient = parameters_.tensors[index].mutable_grad();
+  if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
   if (sync_wanted_) sync_->gradient_came(index);
 }
 
@@ -195,6 +231,11 @@ void DdpState::start_backward() {
                                   : "a backward pass ran whose forward was not seen: it was before the model was "
                                     "distributed, or on another thread than distribute()") +
         who + ". Its gradients would not be averaged. Add the losses and call backward once, or run the forward again");
+  }
+  if (!trains_the_same()) {
+    throw ConfigError("parameters were frozen or unfrozen after their forward had begun" + who +
+                      ": the gradients of this pass would not all be averaged. A forward begins when a parameter is "
+                      "first computed with outside NoGradGuard, in a log line too. Freeze and unfreeze before that");
   }
   backward_task_ = torch::autograd::get_current_graph_task_id();
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {

@@ -51,7 +51,7 @@ class DdpState : public intercept::Listener, public std::enable_shared_from_this
   /// Throws ConfigError in the middle of a step, and the error that an operator's callback had to keep.
   void require_between_steps(const char* what);
 
-  void on_use(const at::Tensor& tensor, std::string_view operator_name) override;
+  void on_use(const intercept::Use& use) override;
   void on_operator(std::string_view operator_name) override;
 
  private:
@@ -61,6 +61,10 @@ class DdpState : public intercept::Listener, public std::enable_shared_from_this
   void hook_parameters();
   void unhook_parameters();
   void hook_parameters_that_moved();
+  /// Whether the parameters that are trained are those whose gradients are averaged.
+  bool trains_the_same() const;
+  /// Parameters that were frozen or unfrozen since: their gradients are averaged from now on, or no more. Collective.
+  void follow_frozen_parameters();
   void start_watching(ForwardNotice notice);
   void before_synchronised_forward();
   void on_gradient(std::size_t index);
@@ -74,7 +78,8 @@ class DdpState : public intercept::Listener, public std::enable_shared_from_this
   std::shared_ptr<torch::nn::Module> model_;
   Communicator comm_;
   DdpSettings settings_;
-  NamedTensors parameters_;
+  NamedTensors parameters_;  // that are trained
+  NamedTensors all_parameters_;
   std::unique_ptr<GradientSync> sync_;
   intercept::Watch watch_;
 

@@ -37,6 +37,8 @@ class GradientSync {
   virtual Buckets buckets() = 0;
   virtual void set_buckets(const Buckets& buckets) = 0;
   virtual void set_micro_batch(std::int64_t index) = 0;
+  /// Whether it keeps gradients of some micro-batches of a step, and waits for more.
+  virtual bool is_within_step() const { return false; }
   virtual void add_to(DdpStatistics& statistics) const = 0;
 };
 

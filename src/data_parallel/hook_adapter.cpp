@@ -2,6 +2,7 @@
 
 #include <tessera/core/error.h>
 
+#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 
@@ -28,16 +29,30 @@ GradientHook::Finish HookAdapter::start(const c10d::GradBucket& bucket) {
   ours.flat = bucket.getBuffer();
   ours.gradients = bucket.getGradients();
   ours.parameters = parameters_of(bucket, index);
-  ours.divisor = divided_ ? 1 : divisor_;
-  return hook_->start(ours, comm_);
+  ours.divisor = is_divided_ ? 1 : divisor_;
+  if (!ours.flat.is_complex()) return hook_->start(ours, comm_);
+  // Averages of complex numbers are those of their parts: hooks and groups need not know of them.
+  ours.flat = at::view_as_real(ours.flat).view({-1});
+  for (at::Tensor& gradient : ours.gradients) gradient = at::view_as_real(gradient);
+  return [finish = hook_->start(ours, comm_)] { return at::view_as_complex(finish().view({-1, 2})); };
 }
 
 std::vector<at::Tensor> HookAdapter::parameters_of(const c10d::GradBucket& bucket, std::size_t index) const {
   return index < parameters_.size() ? parameters_[index] : bucket.getParameters();
 }
 
+void HookAdapter::divide_the_rest(const c10d::GradBucket& bucket, std::size_t index) const {
+  const at::NoGradGuard no_grad;
+  const auto parameters = parameters_of(bucket, index);
+  auto gradients = bucket.getGradients();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!is_divided_(parameters[i])) gradients[i].div_(divisor_);
+  }
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> HookAdapter::runHook(c10d::GradBucket& bucket) {
   const std::int64_t index = next_index_;
+  if (is_divided_) divide_the_rest(bucket, static_cast<std::size_t>(index));
   started_[index] = start(bucket);
   auto ready = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
   ready->markCompleted(c10::IValue(index));

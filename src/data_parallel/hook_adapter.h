@@ -5,6 +5,7 @@
 
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
@@ -33,8 +34,11 @@ class HookAdapter : public c10d::CommHookInterface {
   GradientHook::Finish start(const c10d::GradBucket& bucket);
   void set_divisor(int divisor) { divisor_ = divisor; }
   int divisor() const { return divisor_; }
-  /// The gradients in the buckets are divided already.
-  void expect_divided() { divided_ = true; }
+  /// The gradients in the buckets are divided already, but for parameters of which `is_divided` says otherwise: those
+  /// that the pass does not use may hold what earlier passes left, and are divided when their bucket starts.
+  void expect_divided(std::function<bool(const at::Tensor& parameter)> is_divided) {
+    is_divided_ = std::move(is_divided);
+  }
   std::vector<at::Tensor> parameters_of(const c10d::GradBucket& bucket, std::size_t index) const;
   /// What each bucket holds from now on. Empty: what the reducer says, which is wrong once it was given other buckets.
   void set_parameters(std::vector<std::vector<at::Tensor>> parameters) { parameters_ = std::move(parameters); }
@@ -42,10 +46,12 @@ class HookAdapter : public c10d::CommHookInterface {
   std::size_t num_started() const { return static_cast<std::size_t>(next_index_); }
 
  private:
+  void divide_the_rest(const c10d::GradBucket& bucket, std::size_t index) const;
+
   std::shared_ptr<GradientHook> hook_;
   Communicator comm_;
   int divisor_;
-  bool divided_ = false;
+  std::function<bool(const at::Tensor& parameter)> is_divided_;  // none: hooks divide
   std::int64_t next_index_ = 0;
   std::vector<std::vector<at::Tensor>> parameters_;
   std::map<std::int64_t, GradientHook::Finish> started_;  // by bucket

@@ -47,7 +47,10 @@ ReducerSync::ReducerSync(const NamedTensors& parameters, const Communicator& com
   // Only where the reducer takes every gradient when it comes, and leaves it in the bucket.
   divides_ = settings_.hook->takes_divided(comm_) && settings_.gradient_as_bucket_view && !settings_.static_graph &&
              !settings_.delay_all_reduce;
-  if (divides_) adapter_->expect_divided();
+  if (divides_) {
+    adapter_->expect_divided(
+        [this](const at::Tensor& parameter) { return divided_.contains(parameter.unsafeGetTensorImpl()); });
+  }
   reducer_->register_comm_hook(std::move(adapter));
   note_buckets();
 }
@@ -83,6 +86,7 @@ void ReducerSync::gradient_came(std::size_t index) {
   if (!gradient.defined()) return;
   at::mul_out(places_[index], gradient, at::native::wrapped_scalar_tensor(1.0 / adapter_->divisor()));
   gradient = places_[index];
+  divided_.insert(parameters_[index].unsafeGetTensorImpl());
 }
 
 ReducerSync::Indices ReducerSync::buckets_of(std::int64_t bucket_bytes) const {
@@ -142,6 +146,7 @@ at::Tensor ReducerSync::output_that_reaches(const std::vector<bool>& used) const
 
 void ReducerSync::backward_starts(const std::vector<bool>& used, bool is_first) {
   adapter_->begin_pass();
+  divided_.clear();
   if (settings_.delay_all_reduce) return;
   const bool search = settings_.find_unused_parameters && !settings_.static_graph;
   std::vector<at::Tensor> outputs;

@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <memory>
+#include <unordered_set>
 
 #include <tessera/shard/named_tensors.h>
 #include "data_parallel/ddp_settings.h"
@@ -53,10 +54,11 @@ class ReducerSync : public GradientSync {
   std::shared_ptr<c10d::Logger> logger_;  // the reducer asks for one
   HookAdapter* adapter_ = nullptr;        // owned by the reducer
   std::size_t num_buckets_ = 0;
-  bool divides_ = false;            // gradients on their way into the buckets
-  std::vector<at::Tensor> places_;  // of each parameter's gradient in a bucket, if so
-  bool learns_graph_ = true;        // until the first pass over a static graph is done
-  Indices new_buckets_;             // empty: no change is waiting
+  bool divides_ = false;                                // gradients on their way into the buckets
+  std::vector<at::Tensor> places_;                      // of each parameter's gradient in a bucket, if so
+  std::unordered_set<const c10::TensorImpl*> divided_;  // the parameters whose gradients came in this pass, if so
+  bool learns_graph_ = true;                            // until the first pass over a static graph is done
+  Indices new_buckets_;                                 // empty: no change is waiting
 };
 
 }  // namespace tessera::data_parallel

@@ -18,20 +18,26 @@ void FsdpState::enter_forward() {
   // A block that recomputes its activations runs inside backward: nothing is new then.
   if (!in_backward()) {
     // What an earlier forward has kept, for a backward that failed or never came, may be older than the shards.
-    if (std::exchange(kept_, false) || held_in_backward_) gathers_->let_go();
+    if (std::exchange(kept_, false) || held_in_backward_) gathers_->let_go(all_units());
     held_in_backward_ = false;
     if (at::GradMode::is_enabled() && phase_ == Phase::kBetween) begin_forward();
   }
-  gathers_->hold_all();
+  gathers_->hold(all_units());
+  seal(all_units());
 }
 
 void FsdpState::leave_forward() {
+  try {
+    require_sealed(all_units());
+  } catch (...) {
+    kept_error_ = std::current_exception();
+  }
   const bool keeps =
       options_.strategy() == ShardingStrategy::kShardGradOp || options_.strategy() == ShardingStrategy::kZero1;
   if (keeps && at::GradMode::is_enabled() && !in_backward()) {
     kept_ = true;
   } else {
-    gathers_->let_go();
+    gathers_->let_go(all_units());
   }
 }
 
@@ -40,13 +46,13 @@ void FsdpState::enter_backward() {
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
     if (const auto state = weak.lock()) state->leave_backward();
   });
-  if (!kept_) gathers_->hold_all();
+  if (!kept_) gathers_->hold(all_units());
 }
 
 void FsdpState::leave_backward() {
   held_in_backward_ = false;
   kept_ = false;
-  gathers_->let_go();
+  gathers_->let_go(all_units());
 }
 
 void FsdpState::on_block_gradients(int unit) {

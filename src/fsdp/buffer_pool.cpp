@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -33,12 +34,34 @@ std::shared_ptr<void> allocate(const Communicator& comm, std::size_t num_bytes) 
 }  // namespace
 
 struct BufferPool::State {
+  std::mutex mutex;                                        // of all that follows
   std::multimap<std::size_t, std::shared_ptr<void>> free;  // by size
   std::size_t lent_bytes = 0;
   std::size_t peak_bytes = 0;
   std::size_t held_bytes = 0;
   OnChange on_change;
 
+  /// A buffer that is free, or none.
+  std::shared_ptr<void> take(std::size_t size) {
+    const std::lock_guard lock(mutex);
+    auto kept = free.extract(size);
+    return kept.empty() ? nullptr : std::move(kept.mapped());
+  }
+  void count_lent(std::size_t num_bytes, std::size_t new_bytes) {
+    const std::lock_guard lock(mutex);
+    count(static_cast<std::int64_t>(num_bytes), static_cast<std::int64_t>(new_bytes));
+  }
+  void give_back(std::shared_ptr<void> buffer, std::size_t size, std::size_t num_bytes) {
+    const std::lock_guard lock(mutex);
+    count(-static_cast<std::int64_t>(num_bytes), 0);
+    free.emplace(size, std::move(buffer));
+  }
+  std::size_t read(std::size_t State::* figure) {
+    const std::lock_guard lock(mutex);
+    return this->*figure;
+  }
+
+ private:
   void count(std::int64_t lent_change, std::int64_t held_change) {
     lent_bytes += static_cast<std::size_t>(lent_change);
     held_bytes += static_cast<std::size_t>(held_change);
@@ -59,24 +82,26 @@ c10::DataPtr BufferPool::lend(std::size_t num_bytes) {
   };
   const std::size_t size = std::max<std::size_t>(buffer_bytes_ > 0 ? buffer_bytes_ : num_bytes, 1);
   if (num_bytes > size) throw InternalError("a unit is larger than the buffers for units");
-  auto kept = state_->free.extract(size);
-  const bool is_new = kept.empty();
-  std::shared_ptr<void> buffer = is_new ? allocate(comm_, size) : std::move(kept.mapped());
-  state_->count(static_cast<std::int64_t>(num_bytes), is_new ? static_cast<std::int64_t>(size) : 0);
+  std::shared_ptr<void> buffer = state_->take(size);
+  const bool is_new = !buffer;
+  if (is_new) buffer = allocate(comm_, size);
+  state_->count_lent(num_bytes, is_new ? size : 0);
   void* const bytes = buffer.get();
   auto loan = std::make_unique<Loan>(Loan{state_, std::move(buffer), size, num_bytes});
   const auto give_back = [](void* context) {
     const std::unique_ptr<Loan> ended(static_cast<Loan*>(context));
-    ended->pool->count(-static_cast<std::int64_t>(ended->num_bytes), 0);
-    ended->pool->free.emplace(ended->buffer_bytes, std::move(ended->buffer));
+    ended->pool->give_back(std::move(ended->buffer), ended->buffer_bytes, ended->num_bytes);
   };
   return {bytes, loan.release(), give_back, c10::Device(c10::kCPU)};
 }
 
-std::size_t BufferPool::lent_bytes() const { return state_->lent_bytes; }
-std::size_t BufferPool::peak_bytes() const { return state_->peak_bytes; }
-std::size_t BufferPool::held_bytes() const { return state_->held_bytes; }
+std::size_t BufferPool::lent_bytes() const { return state_->read(&State::lent_bytes); }
+std::size_t BufferPool::peak_bytes() const { return state_->read(&State::peak_bytes); }
+std::size_t BufferPool::held_bytes() const { return state_->read(&State::held_bytes); }
 
-void BufferPool::observe(OnChange on_change) { state_->on_change = std::move(on_change); }
+void BufferPool::observe(OnChange on_change) {
+  const std::lock_guard lock(state_->mutex);
+  state_->on_change = std::move(on_change);
+}
 
 }  // namespace tessera::fsdp

@@ -13,7 +13,7 @@ namespace tessera::fsdp {
 /// Memory that units borrow while they are gathered. Buffers are kept for the next borrower: fresh pages cost more to
 /// fault in than most units take to gather. They lie in mappings of their own, or in the group's memory, and return to
 /// the system with the pool.
-/// Thread-safety: none; the memory itself may be given back later than the pool.
+/// Thread-safety: memory may be given back by any thread, and later than the pool; else of one thread.
 class BufferPool {
  public:
   /// Buffers are of one size, the largest that will be asked for; with 0, of the very size that is asked for, for units

@@ -45,6 +45,7 @@ void check_optimizer(const torch::optim::Optimizer& optimizer, const ShardedMode
     throw ConfigError("the optimizer does not step " + (name.empty() ? "the unit of the model itself" : name) + here +
                       ". Build it on all of sharded.parameters(), in groups as you like");
   }
+  sharded.state()->trust_optimizer();
 }
 
 }  // namespace tessera

@@ -1,8 +1,10 @@
 #include "fsdp/common_row.h"
 
-#include <ATen/ATen.h>
-#include <c10/core/StorageImpl.h>
+#include <tessera/shard/tensor_bytes.h>
 
+#include <ATen/ATen.h>
+
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -18,15 +20,12 @@ c10::DataPtr bytes_at(const CommonMemory& memory, std::size_t offset) {
 
 }  // namespace
 
-CommonRow::CommonRow(CommonMemory memory, Milestones milestones, int unit, std::string name, Range mine,
-                     at::ScalarType row_dtype, at::ScalarType shard_dtype)
+CommonRow::CommonRow(CommonMemory memory, Milestones milestones, RowSpec spec, int rank, BufferPool buffers)
     : memory_(std::move(memory)),
       milestones_(std::move(milestones)),
-      unit_(unit),
-      name_(std::move(name)),
-      mine_(mine),
-      row_dtype_(row_dtype),
-      shard_dtype_(shard_dtype) {}
+      spec_(std::move(spec)),
+      mine_(spec_.partition.of(rank)),
+      buffers_(std::move(buffers)) {}
 
 CommonRow::~CommonRow() {
   // Whoever writes must not wait for one that is gone.
@@ -34,23 +33,20 @@ CommonRow::~CommonRow() {
 }
 
 at::Tensor CommonRow::part() const {
-  const auto size = c10::elementSize(row_dtype_);
-  const c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), static_cast<std::size_t>(mine_.size) * size,
-      bytes_at(memory_, static_cast<std::size_t>(mine_.start) * size), nullptr, false));
-  return at::empty({0}, at::TensorOptions(row_dtype_)).set_(storage, 0, {mine_.size}, {1});
+  const auto offset = static_cast<std::size_t>(mine_.start) * c10::elementSize(spec_.row_dtype);
+  return tensor_on(bytes_at(memory_, offset), mine_.size, spec_.row_dtype);
 }
 
 at::Tensor CommonRow::make_shard() const {
-  return casts() ? at::empty({mine_.size}, at::TensorOptions(shard_dtype_)) : part();
+  return casts() ? at::empty({mine_.size}, at::TensorOptions(spec_.shard_dtype)) : part();
 }
 
 void CommonRow::await_readers() const {
-  milestones_.await_all(done(), number_,
-                        [this] { return "the parameters of " + name_ + " are still read, and cannot be written"; });
+  milestones_.await_all(
+      done(), number_, [this] { return "the parameters of " + spec_.name + " are still read, and cannot be written"; });
 }
 
-void CommonRow::start(HollowStorage& row, const at::Tensor& shard) {
+void CommonRow::start(const at::Tensor& shard) {
   if (casts() && is_stale_) {
     await_readers();
     part().copy_(shard);
@@ -58,15 +54,26 @@ void CommonRow::start(HollowStorage& row, const at::Tensor& shard) {
   }
   may_write_ = false;
   milestones_.reach(ready(), ++number_);
-  row.give(bytes_at(memory_, 0));
 }
 
-void CommonRow::finish() {
-  milestones_.await_all(ready(), number_, [this] { return "the parameters of " + name_ + " are not all there"; });
+void CommonRow::finish(HollowStorage& row) {
+  milestones_.await_all(ready(), number_, [this] { return "the parameters of " + spec_.name + " are not all there"; });
+  row.give(bytes_at(memory_, 0));
 }
 
 void CommonRow::release(HollowStorage& row, bool /*keep_bytes*/, const std::string& why) {
   row.take(why);
+  owns_ = false;
+  milestones_.reach(done(), number_);
+}
+
+void CommonRow::own(HollowStorage& row) {
+  if (std::exchange(owns_, true)) return;
+  const auto num_bytes = static_cast<std::size_t>(row.num_bytes());
+  c10::DataPtr copy = buffers_.lend(num_bytes);
+  std::memcpy(copy.get(), memory_.data(), num_bytes);
+  row.take("");
+  row.give(std::move(copy));
   milestones_.reach(done(), number_);
 }
 

@@ -1,12 +1,13 @@
 #pragma once
 
 #include <tessera/comm/common_memory.h>
-#include <tessera/shard/partition.h>
 
 #include <cstdint>
 #include <string>
 
+#include "fsdp/buffer_pool.h"
 #include "fsdp/row_source.h"
+#include "fsdp/row_spec.h"
 
 namespace tessera::fsdp {
 
@@ -18,6 +19,9 @@ namespace tessera::fsdp {
 /// when all are done. So nobody reads what is half written, and a quick rank's optimizer waits for the slowest backward
 /// pass of this unit alone. Where parts are cast into the row, the optimizer writes elsewhere and waits for nobody: the
 /// cast does, when the unit is next used.
+///
+/// An operator that writes to parameters runs on every rank, and would change the one copy as often. So each rank runs
+/// it on a copy of its own, and is done with the row.
 class CommonRow : public RowSource {
  public:
   /// The kinds of milestones of a unit.
@@ -25,31 +29,30 @@ class CommonRow : public RowSource {
 
   /// With a shard of another dtype than the row's, each rank casts its part into the row before it is used; else the
   /// shard is that part.
-  CommonRow(CommonMemory memory, Milestones milestones, int unit, std::string name, Range mine,
-            at::ScalarType row_dtype, at::ScalarType shard_dtype);
+  CommonRow(CommonMemory memory, Milestones milestones, RowSpec spec, int rank, BufferPool buffers);
   ~CommonRow() override;
 
   at::Tensor make_shard() const override;
-  void start(HollowStorage& row, const at::Tensor& shard) override;
-  void finish() override;
+  void start(const at::Tensor& shard) override;
+  void finish(HollowStorage& row) override;
   void release(HollowStorage& row, bool keep_bytes, const std::string& why) override;
+  void own(HollowStorage& row) override;
   void before_write() override;
 
  private:
-  bool casts() const { return row_dtype_ != shard_dtype_; }
+  bool casts() const { return spec_.row_dtype != spec_.shard_dtype; }
   at::Tensor part() const;
   void await_readers() const;
-  int ready() const { return unit_ * kNumKinds; }
-  int done() const { return unit_ * kNumKinds + 1; }
+  int ready() const { return spec_.unit * kNumKinds; }
+  int done() const { return spec_.unit * kNumKinds + 1; }
 
   CommonMemory memory_;
   Milestones milestones_;
-  int unit_;
-  std::string name_;
+  RowSpec spec_;
   Range mine_;
-  at::ScalarType row_dtype_;
-  at::ScalarType shard_dtype_;
+  BufferPool buffers_;  // for rows that are this rank's own
   std::uint32_t number_ = 0;
+  bool owns_ = false;      // what is in use is a copy
   bool may_write_ = true;  // all ranks are done with the present number
   bool is_stale_ = true;   // the row lacks what was written to the shard
 };

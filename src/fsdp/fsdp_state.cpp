@@ -15,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "fsdp/flag.h"
 #include "fsdp/memory_recorder.h"
 #include "fsdp/tree_reduction.h"
 
@@ -47,24 +48,13 @@ std::size_t row_bytes(const UnitPlan& unit, c10::ScalarType dtype) {
   return num_bytes;
 }
 
-struct Flag {
-  explicit Flag(bool& flag) : flag_(flag), before_(std::exchange(flag, true)) {}
-  ~Flag() { flag_ = before_; }
-  Flag(const Flag&) = delete;
-  Flag& operator=(const Flag&) = delete;
-
- private:
-  bool& flag_;
-  bool before_;
-};
-
 }  // namespace
 
 class FsdpState::UnitListener : public intercept::Listener {
  public:
   UnitListener(std::weak_ptr<FsdpState> state, int unit) : state_(std::move(state)), unit_(unit) {}
-  void on_use(const at::Tensor& tensor, std::string_view operator_name) override {
-    if (const auto state = state_.lock()) state->on_parameter_use(unit_, tensor, operator_name);
+  void on_use(const intercept::Use& use) override {
+    if (const auto state = state_.lock()) state->on_parameter_use(unit_, use);
   }
   void on_done() override {
     if (const auto state = state_.lock()) state->on_parameter_done(unit_);
@@ -75,17 +65,29 @@ class FsdpState::UnitListener : public intercept::Listener {
   int unit_;
 };
 
-class FsdpState::OtherListener : public intercept::Listener {
+class FsdpState::ShardListener : public intercept::Listener {
  public:
-  using Hears = void (FsdpState::*)(std::string_view operator_name);
-  OtherListener(std::weak_ptr<FsdpState> state, Hears hears) : state_(std::move(state)), hears_(hears) {}
-  void on_use(const at::Tensor& /*tensor*/, std::string_view operator_name) override {
-    if (const auto state = state_.lock()) (*state.*hears_)(operator_name);
+  explicit ShardListener(std::weak_ptr<FsdpState> state) : state_(std::move(state)) {}
+  void on_use(const intercept::Use& use) override {
+    if (const auto state = state_.lock()) state->on_shard_write(use);
+  }
+  void on_done() override {
+    if (const auto state = state_.lock()) state->on_shard_written();
   }
 
  private:
   std::weak_ptr<FsdpState> state_;
-  Hears hears_;
+};
+
+class FsdpState::ReplicatedListener : public intercept::Listener {
+ public:
+  explicit ReplicatedListener(std::weak_ptr<FsdpState> state) : state_(std::move(state)) {}
+  void on_use(const intercept::Use& use) override {
+    if (const auto state = state_.lock()) state->on_replicated_use(use.operator_name());
+  }
+
+ private:
+  std::weak_ptr<FsdpState> state_;
 };
 
 // ---- set-up ---------------------------------------------------------------------------------------------------------
@@ -107,6 +109,7 @@ FsdpState::FsdpState(std::shared_ptr<torch::nn::Module> model, UnitRanks ranks, 
 
 FsdpState::~FsdpState() {
   watches_.clear();
+  shard_watch_.reset();
   for (const auto& unit : units_) {
     if (unit->state() == UnitState::kSharded) unit->explain("the ShardedModel of these parameters is gone: keep it");
   }
@@ -118,10 +121,9 @@ UnitPrecision FsdpState::precision_of(const std::string& unit) const {
 }
 
 void FsdpState::make_units() {
-  const bool is_mixed = options_.param_dtype() != c10::ScalarType::Undefined || options_.unit_precision();
-  // A parameter that stays whole would keep its type, and meet others in an operator that wants one.
-  ModelPlan plan = plan_units(*model_, options_.auto_wrap(), is_mixed ? 0 : options_.min_num_params());
+  ModelPlan plan = plan_units(*model_, options_.auto_wrap(), min_elements_of(options_));
   replicated_ = std::move(plan.replicated);
+  for (const at::Tensor& parameter : replicated_.tensors) trains_replicated_.push_back(parameter.requires_grad());
   std::vector<at::Tensor> whole = buffers().tensors;
   whole.insert(whole.end(), replicated_.tensors.begin(), replicated_.tensors.end());
   for (const at::Tensor& tensor : whole) materialize(tensor);
@@ -191,7 +193,19 @@ void FsdpState::listen() {
     });
     watches_.emplace_back(replicated_.tensors, guard_, intercept::Interest::kUsesAndEveryOperator);
   }
-  if (notice_ == Notice::kCalls) return;
+  std::vector<at::Tensor> shards;
+  std::vector<at::Tensor> trained;
+  for (const auto& unit : units_) {
+    shards.push_back(unit->shard());
+    for (const at::Tensor& tensor : unit->trained()) trained.push_back(tensor);
+  }
+  shard_lock_.emplace(shards);
+  listeners_.push_back(std::make_shared<ShardListener>(weak_from_this()));
+  shard_watch_.emplace(shards, listeners_.back(), intercept::Interest::kWritesAndEnds);
+  if (notice_ == Notice::kCalls) {
+    shard_watch_->pause();
+    return;
+  }
   for (std::size_t i = 0; i < units_.size(); ++i) {
     listeners_.push_back(std::make_shared<UnitListener>(weak_from_this(), static_cast<int>(i)));
     // The row for all its views; the parameters, should somebody give them other memory.
@@ -199,15 +213,11 @@ void FsdpState::listen() {
     watched.insert(watched.end(), units_[i]->parameters().begin(), units_[i]->parameters().end());
     watches_.emplace_back(watched, listeners_.back(), intercept::Interest::kUsesAndEnds);
   }
-  std::vector<at::Tensor> shards;
-  for (const auto& unit : units_) shards.push_back(unit->shard());
-  listeners_.push_back(std::make_shared<OtherListener>(weak_from_this(), &FsdpState::on_shard_write));
-  watches_.emplace_back(shards, listeners_.back(), intercept::Interest::kWrites);
   if (!guard_) {
-    listeners_.push_back(std::make_shared<OtherListener>(weak_from_this(), &FsdpState::on_replicated_use));
+    listeners_.push_back(std::make_shared<ReplicatedListener>(weak_from_this()));
     watches_.emplace_back(replicated_.tensors, listeners_.back());
   }
-  if (ranks_.shards.size() > 1) vector_guard_.emplace(shards);
+  if (ranks_.shards.size() > 1) vector_guard_.emplace(trained, replicated_.tensors.size(), *shard_lock_);
 }
 
 FsdpStatistics FsdpState::statistics() const {
@@ -223,16 +233,19 @@ NamedTensors FsdpState::buffers() const { return buffers_of(*model_); }
 
 // ---- parameters -----------------------------------------------------------------------------------------------------
 
-void FsdpState::on_parameter_use(int unit, const at::Tensor& tensor, std::string_view operator_name) {
-  if (!is_own_thread()) return;
-  gathers_->pin(unit);
-  if (busy_ || only_looks(operator_name)) return;
-  const Flag busy(busy_);
+void FsdpState::on_parameter_use(int unit, const intercept::Use& use) {
   Unit& used = *units_[static_cast<std::size_t>(unit)];
+  if (!is_own_thread()) {
+    use_on_other_thread(used, use);
+    return;
+  }
+  gathers_->pin(unit);
+  if (busy_ || only_looks(use.operator_name())) return;
+  const Flag busy(busy_);
   try {
     raise_kept_errors();
-    if (vector_guard_) vector_guard_->allow();
-    if (!used.storage().holds(tensor)) used.require_unchanged();
+    shard_lock_->allow();
+    if (!used.storage().holds(use.tensor())) used.require_unchanged();
     const bool trains = at::GradMode::is_enabled();
     const Pass pass = in_backward() ? Pass::kBackward : (trains ? Pass::kForward : Pass::kEvaluation);
     if (pass == Pass::kBackward) {
@@ -243,15 +256,41 @@ void FsdpState::on_parameter_use(int unit, const at::Tensor& tensor, std::string
     if (const auto recorder = recorder_.lock()) recorder->pass_begins(pass);
     if (pass == Pass::kForward && phase_ == Phase::kBetween) begin_forward();
     gathers_->use(unit, pass);
+    if (use.writes()) used.begin_write();
   } catch (const std::exception& error) {
-    // What a callback throws is swallowed: the kernel that is about to run says it instead.
+    // What a callback throws is swallowed: the kernel that is about to run says it instead, and if it asks for no bytes
+    // the next one does.
     kept_error_ = std::current_exception();
+    num_unwinding_ = std::uncaught_exceptions();
+    refused_unit_ = unit;
     used.refuse(error.what());
   }
 }
 
+void FsdpState::use_on_other_thread(const Unit& unit, const intercept::Use& use) {
+  sources_->gate()->enter();
+  // The thread that trains says it: this one computes with a copy that will be gone.
+  if (use.writes() && !unit.is_whole() && !unit.is_written()) was_written_elsewhere_ = true;
+}
+
 void FsdpState::on_parameter_done(int unit) {
-  if (is_own_thread()) gathers_->unpin(unit);
+  if (!is_own_thread()) {
+    sources_->gate()->leave();
+    return;
+  }
+  gathers_->unpin(unit);
+  if (kept_error_ && std::uncaught_exceptions() > num_unwinding_) {
+    kept_error_ = nullptr;  // it has been said
+    units_[static_cast<std::size_t>(refused_unit_)]->explain_shards();
+  }
+  if (!units_[static_cast<std::size_t>(unit)]->is_written()) return;
+  const Flag busy(busy_);
+  try {
+    gathers_->carry_writes(unit);
+    if (num_wholes_ > 0) seal({unit});
+  } catch (...) {
+    kept_error_ = std::current_exception();
+  }
 }
 
 void FsdpState::on_replicated_use(std::string_view operator_name) {
@@ -266,6 +305,13 @@ void FsdpState::on_replicated_use(std::string_view operator_name) {
   }
 }
 
+void FsdpState::require_replicated_unchanged() const {
+  for (std::size_t i = 0; i < replicated_.tensors.size(); ++i) {
+    if (trains_replicated_[i] || !replicated_.tensors[i].requires_grad()) continue;
+    throw ConfigError(refusal_of_unfrozen(replicated_.names[i], ranks_.shards.world_rank()));
+  }
+}
+
 void FsdpState::begin_forward() {
   gradients_->before_forward();
   phase_ = Phase::kForward;
@@ -274,6 +320,7 @@ void FsdpState::begin_forward() {
     unit->require_unchanged();
     unit->require_unwritten();
   }
+  require_replicated_unchanged();
   if (!options_.broadcast_buffers()) return;
   const auto tensors = buffers().tensors;
   if (ranks_.replicas) broadcast_all(*ranks_.replicas, tensors, 0);
@@ -287,32 +334,15 @@ void FsdpState::enter_no_sync() {
   ++num_no_sync_;
 }
 
-void FsdpState::hold_all() {
-  const Flag busy(busy_);
-  gathers_->hold_all();
-}
-
-void FsdpState::let_go() {
-  const Flag busy(busy_);
-  gathers_->let_go();
-}
-
-void FsdpState::on_shard_write(std::string_view /*operator_name*/) {
-  if (busy_ || kept_error_ || !is_own_thread()) return;
-  const Flag busy(busy_);
-  // The optimizer, as a rule: what was gathered before is the past.
-  gathers_->release_all();
-  if (gathers_->is_holding()) return;
-  try {
-    for (const auto& unit : units_) unit->before_write();
-  } catch (const std::exception&) {
-    kept_error_ = std::current_exception();
-  }
-}
-
 // ---- gradients ------------------------------------------------------------------------------------------------------
 
 void FsdpState::on_gradient(int unit, std::size_t index, const at::Tensor& gradient) {
+  if (!is_own_thread()) {
+    throw ConfigError("a backward pass of a sharded model runs on another thread than the one that sharded it (rank " +
+                      std::to_string(ranks_.shards.world_rank()) +
+                      "): its gradients would be mixed with that one's. "
+                      "Other threads may evaluate, under NoGradGuard");
+  }
   raise_kept_errors();
   const Flag busy(busy_);
   begin_backward();
@@ -334,6 +364,9 @@ void FsdpState::on_replicated_gradient() {
 void FsdpState::begin_backward() {
   enter_pass();
   if (phase_ == Phase::kBackward) return;
+  // A forward may have begun long ago, with a parameter in a log line.
+  for (const auto& unit : units_) unit->require_unchanged();
+  require_replicated_unchanged();
   phase_ = Phase::kBackward;
   if (const auto recorder = recorder_.lock()) recorder->pass_begins(Pass::kBackward);
   gradients_->start(/*averages=*/num_no_sync_ == 0);
@@ -386,6 +419,12 @@ void FsdpState::leave_broken_pass() {
 void FsdpState::raise_kept_errors() {
   if (guard_) guard_->raise();
   if (kept_error_) std::rethrow_exception(std::exchange(kept_error_, nullptr));
+  if (was_written_elsewhere_.exchange(false)) {
+    throw ConfigError("a parameter was written to by another thread than the one that sharded the model (rank " +
+                      std::to_string(ranks_.shards.world_rank()) +
+                      "): that is lost. Write where the model is trained, or inside "
+                      "`const auto whole = sharded.gather(GatherOptions().write_back(true));`");
+  }
 }
 
 }  // namespace tessera::fsdp

@@ -4,6 +4,7 @@
 #include <tessera/fsdp/fully_shard.h>
 #include <tessera/intercept/watch.h>
 
+#include <atomic>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -18,6 +19,7 @@
 #include "fsdp/gradient_reduction.h"
 #include "fsdp/random_guard.h"
 #include "fsdp/same_path.h"
+#include "fsdp/shard_lock.h"
 #include "fsdp/unit.h"
 #include "fsdp/vector_guard.h"
 
@@ -30,7 +32,7 @@ enum class Notice { kOperators, kCalls };
 
 /// A sharded model on one rank. Hears of every operator that uses a parameter and gathers its unit first, of every
 /// gradient, and of the optimizer. See docs/design/interception.md.
-/// Thread-safety: of the thread that sharded the model. Other threads find the parameters as they are.
+/// Thread-safety: of the thread that sharded the model. Other threads find parameters whole, or get an error.
 class FsdpState : public std::enable_shared_from_this<FsdpState> {
  public:
   /// Collective: over all ranks.
@@ -57,11 +59,18 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   void enter_no_sync();
   void leave_no_sync() { --num_no_sync_; }
   void set_micro_batch(std::int64_t index) { gradients_->set_micro_batch(index); }
-  /// All units, until let_go(). Collective.
-  void hold_all();
-  void let_go();
+  /// The units of a module's parameters.
+  std::vector<int> units_of(const torch::nn::Module& module) const;
+  std::vector<int> all_units() const;
+  /// As GatherSchedule's, and what is written there though nobody said so is found out. Collective.
+  void hold(const std::vector<int>& units, bool writes);
+  void let_go(const std::vector<int>& units, bool writes) noexcept;
+  /// The optimizer was looked at, and works element by element.
+  void trust_optimizer();
   /// As ShardedModel's.
   void before_write();
+  /// Gradients that model->zero_grad() has cleared are gone, and not only to be.
+  void drop_cleared_gradients();
 
   /// For Notice::kCalls: a forward of the block begins or has ended; backward comes to its outputs. Collective.
   void enter_forward();
@@ -73,7 +82,8 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
  private:
   enum class Phase { kBetween, kForward, kBackward };
   class UnitListener;
-  class OtherListener;
+  class ShardListener;
+  class ReplicatedListener;
 
   FsdpState(std::shared_ptr<torch::nn::Module> model, UnitRanks ranks, FsdpOptions options, Notice notice);
   void make_units();
@@ -81,9 +91,14 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   void count_bytes();
   void listen();
 
-  void on_parameter_use(int unit, const at::Tensor& tensor, std::string_view operator_name);
+  void on_parameter_use(int unit, const intercept::Use& use);
   void on_parameter_done(int unit);
-  void on_shard_write(std::string_view operator_name);
+  void use_on_other_thread(const Unit& unit, const intercept::Use& use);
+  void on_shard_write(const intercept::Use& use);
+  void on_shard_written();
+  void require_nothing_held() const;
+  /// Throws ConfigError for a parameter that stays whole and was unfrozen: no optimizer of ours has it.
+  void require_replicated_unchanged() const;
   /// Of a parameter that stays whole.
   void on_replicated_use(std::string_view operator_name);
   void on_gradient(int unit, std::size_t index, const at::Tensor& gradient);
@@ -97,6 +112,8 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   void leave_pass(int pass);
   bool pass_has_broken() const { return pass_ != kNoPass && token_of_pass_.expired(); }
   void leave_broken_pass();
+  void seal(const std::vector<int>& units);
+  void require_sealed(const std::vector<int>& units);
   bool is_own_thread() const { return std::this_thread::get_id() == thread_; }
   void raise_kept_errors();
 
@@ -104,6 +121,7 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   UnitRanks ranks_;
   FsdpOptions options_;
   NamedTensors replicated_;
+  std::vector<bool> trains_replicated_;  // at first
   std::optional<RowSources> sources_;
   std::optional<BufferPool> gradient_rows_;
   std::vector<std::unique_ptr<Unit>> units_;
@@ -113,6 +131,9 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   std::shared_ptr<RandomGuard> guard_;  // in reproducible mode
   std::vector<std::shared_ptr<intercept::Listener>> listeners_;
   std::vector<intercept::Watch> watches_;
+  std::optional<intercept::Watch> shard_watch_;
+  int num_wholes_ = 0;  // that gather() has given and that live
+  std::optional<ShardLock> shard_lock_;
   std::optional<VectorGuard> vector_guard_;
 
   static constexpr int kNoPass = -1;
@@ -124,6 +145,9 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   int num_no_sync_ = 0;
   bool busy_ = false;  // in our own operators
   std::exception_ptr kept_error_;
+  int num_unwinding_ = 0;  // exceptions, when that was kept
+  int refused_unit_ = 0;   // whose kernels say it
+  std::atomic<bool> was_written_elsewhere_ = false;
   FsdpStatistics statistics_;
   std::weak_ptr<MemoryRecorder> recorder_;
 

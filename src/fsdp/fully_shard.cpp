@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "fsdp/check_model.h"
 #include "fsdp/fsdp_state.h"
 
 namespace tessera {
@@ -23,6 +24,8 @@ std::string fault_of(const torch::nn::Module& model, const UnitRanks& ranks, con
   try {
     FsdpOptions::fields().check(options);
     if (options.reproducible()) refuse_irreproducible_modules(model);
+    const auto plan = fsdp::plan_units(model, options.auto_wrap(), fsdp::min_elements_of(options));
+    if (auto fault = fsdp::fault_of(model, plan); !fault.empty()) return fault;
   } catch (const ConfigError& fault) {
     return fault.what();
   }
@@ -132,9 +135,14 @@ ShardedModel::NoSync::~NoSync() { state_->leave_no_sync(); }
 
 void ShardedModel::set_micro_batch(std::int64_t index) const { state_->set_micro_batch(index); }
 
-ShardedModel::Whole ShardedModel::gather() const { return Whole(state_); }
-ShardedModel::Whole::Whole(std::shared_ptr<FsdpState> state) : state_(std::move(state)) { state_->hold_all(); }
-ShardedModel::Whole::~Whole() { state_->let_go(); }
+ShardedModel::Whole ShardedModel::gather(const GatherOptions& options) const { return Whole(state_, options); }
+ShardedModel::Whole::Whole(std::shared_ptr<FsdpState> state, const GatherOptions& options)
+    : state_(std::move(state)),
+      units_(options.module() ? state_->units_of(*options.module()) : state_->all_units()),
+      writes_(options.write_back()) {
+  state_->hold(units_, writes_);
+}
+ShardedModel::Whole::~Whole() { state_->let_go(units_, writes_); }
 
 FsdpStatistics ShardedModel::statistics() const { return state_->statistics(); }
 

@@ -12,7 +12,12 @@ constexpr std::size_t kFarAhead = 4;
 
 GatherSchedule::GatherSchedule(const std::vector<std::unique_ptr<Unit>>& units, const FsdpOptions& options,
                                SamePath& path)
-    : units_(units), options_(options), path_(path), pins_(units.size(), 0) {}
+    : units_(units),
+      options_(options),
+      path_(path),
+      pins_(units.size(), 0),
+      holds_(units.size(), 0),
+      writers_(units.size(), 0) {}
 
 void GatherSchedule::use(int unit, Pass pass) {
   const bool is_new = wanted_.empty() || wanted_.front() != unit;
@@ -36,7 +41,6 @@ void GatherSchedule::unit_is_complete() {
 }
 
 bool GatherSchedule::reshards(Pass pass) const {
-  if (num_holds_ > 0) return false;
   const auto strategy = options_.strategy();
   if (strategy == ShardingStrategy::kZero1) return false;
   return pass == Pass::kEvaluation || strategy != ShardingStrategy::kShardGradOp;
@@ -52,12 +56,11 @@ std::size_t GatherSchedule::num_ahead(Pass pass) const {
 void GatherSchedule::release_all_but(const std::vector<int>& wanted) {
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const bool is_wanted = std::find(wanted.begin(), wanted.end(), static_cast<int>(i)) != wanted.end();
-    if (!is_wanted && pins_[i] == 0) units_[i]->release(keeps_bytes());
+    if (!is_wanted && pins_[i] == 0 && holds_[i] == 0) units_[i]->release(keeps_bytes());
   }
 }
 
 void GatherSchedule::release_all() {
-  if (num_holds_ > 0) return;
   wanted_.clear();
   release_all_but({});
 }
@@ -72,16 +75,43 @@ void GatherSchedule::gather(const std::vector<int>& units) {
   }
 }
 
-void GatherSchedule::hold_all() {
-  ++num_holds_;
-  for (std::size_t i = 0; i < units_.size(); ++i) {
-    gather({static_cast<int>(i)});
-    units_[i]->finish_gather();
+void GatherSchedule::hold(const std::vector<int>& units, bool writes) {
+  for (const int unit : units) {
+    gather({unit});
+    Unit& held = *units_[static_cast<std::size_t>(unit)];
+    held.finish_gather();
+    if (writes) held.begin_write();
+  }
+  // All or none: who could not have them will not let them go.
+  for (const int unit : units) {
+    ++holds_[static_cast<std::size_t>(unit)];
+    if (writes) ++writers_[static_cast<std::size_t>(unit)];
   }
 }
 
-void GatherSchedule::let_go() {
-  if (--num_holds_ == 0) release_all();
+void GatherSchedule::let_go(const std::vector<int>& units, bool writes) {
+  for (const int unit : units) {
+    --holds_[static_cast<std::size_t>(unit)];
+    if (writes) --writers_[static_cast<std::size_t>(unit)];
+  }
+  for (const int unit : units) carry_writes(unit);
+  release_all();
+}
+
+bool GatherSchedule::is_holding() const {
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    if (holds_[i] > 0 && !units_[i]->is_whole()) return true;
+  }
+  return false;
+}
+
+void GatherSchedule::carry_writes(int unit) {
+  const auto index = static_cast<std::size_t>(unit);
+  if (!units_[index]->is_written() || pins_[index] > 0 || writers_[index] > 0) return;
+  units_[index]->end_write();
+  if (holds_[index] == 0) return;
+  gather({unit});
+  units_[index]->finish_gather();
 }
 
 }  // namespace tessera::fsdp

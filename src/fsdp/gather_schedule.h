@@ -29,14 +29,19 @@ class GatherSchedule {
 
   /// A pass is over: nothing that was gathered is needed as it is.
   void release_all();
-  /// All units, until let_go(). Collective.
-  void hold_all();
-  void let_go();
-  bool is_holding() const { return num_holds_ > 0; }
-  /// Who holds all units needs this one no more. Others may.
+  /// These units, until let_go(); with `writes` on rows of this rank's own, whose parts are carried through then.
+  /// Collective.
+  void hold(const std::vector<int>& units, bool writes = false);
+  void let_go(const std::vector<int>& units, bool writes = false);
+  /// Whether somebody holds a unit that would not see what is written to its shard.
+  bool is_holding() const;
+  /// Who holds this unit needs it no more. Others may.
   void done_with(int unit) {
-    if (num_holds_ <= 1) units_[static_cast<std::size_t>(unit)]->release(keeps_bytes());
+    if (holds_[static_cast<std::size_t>(unit)] <= 1) units_[static_cast<std::size_t>(unit)]->release(keeps_bytes());
   }
+  /// Carries through what operators wrote to a unit, when the last of them has ended and nobody holds it to write more.
+  /// Who holds it finds it whole again. Collective.
+  void carry_writes(int unit);
   std::uint64_t num_gathers() const { return num_gathers_; }
 
  private:
@@ -51,9 +56,10 @@ class GatherSchedule {
   FsdpOptions options_;
   SamePath& path_;
   NextUnits order_;
-  std::vector<int> wanted_;  // the unit in use and those foretold
-  std::vector<int> pins_;    // of each unit: operators under way that use it
-  int num_holds_ = 0;
+  std::vector<int> wanted_;   // the unit in use and those foretold
+  std::vector<int> pins_;     // of each unit: operators under way that use it
+  std::vector<int> holds_;    // of each unit: who wants it whole
+  std::vector<int> writers_;  // among these: who writes to it
   std::uint64_t num_gathers_ = 0;
 };
 

@@ -6,32 +6,50 @@
 
 namespace tessera::fsdp {
 
-GatheredRow::GatheredRow(Communicator comm, const Partition& partition, at::ScalarType shard_dtype, BufferPool buffers)
-    : comm_(std::move(comm)), partition_(partition), shard_dtype_(shard_dtype), buffers_(std::move(buffers)) {}
+GatheredRow::GatheredRow(Communicator comm, const Partition& partition, at::ScalarType row_dtype,
+                         at::ScalarType shard_dtype, BufferPool buffers)
+    : comm_(std::move(comm)),
+      partition_(partition),
+      row_dtype_(row_dtype),
+      shard_dtype_(shard_dtype),
+      buffers_(std::move(buffers)),
+      arriving_(make_arriving()) {}
+
+HollowStorage GatheredRow::make_arriving() const {
+  return {partition_.num_elements(), row_dtype_, "parameters are on their way to this memory"};
+}
 
 at::Tensor GatheredRow::make_shard() const {
   return comm_.empty({partition_.of(comm_.rank()).size}, at::TensorOptions(shard_dtype_));
 }
 
-void GatheredRow::start(HollowStorage& row, const at::Tensor& shard) {
-  if (!row.has_bytes()) row.give(buffers_.lend(static_cast<std::size_t>(row.num_bytes())));
+void GatheredRow::start(const at::Tensor& shard) {
+  arriving_.give(kept_ ? std::move(kept_) : buffers_.lend(static_cast<std::size_t>(arriving_.num_bytes())));
   at::Tensor part = shard;
-  if (row.row().scalar_type() != shard_dtype_) {
+  if (row_dtype_ != shard_dtype_) {
     // What travels is what is computed with.
     const Range mine = partition_.of(comm_.rank());
-    part = row.row().narrow(0, mine.start, mine.size);
+    part = arriving_.row().narrow(0, mine.start, mine.size);
     part.copy_(shard);
   }
-  if (comm_.size() > 1) gather_ = comm_.all_gather_into_async(row.row(), part, partition_.sizes());
+  if (comm_.size() > 1) gather_ = comm_.all_gather_into_async(arriving_.row(), part, partition_.sizes());
 }
 
-void GatheredRow::finish() {
-  if (comm_.size() > 1) gather_.wait();
-  gather_ = Work();
+void GatheredRow::finish(HollowStorage& row) {
+  Work gather = std::exchange(gather_, Work());
+  try {
+    if (comm_.size() > 1) gather.wait();
+  } catch (...) {
+    // Parts may still come, to tensors that the group holds: nobody else gets their memory before.
+    arriving_ = make_arriving();
+    throw;
+  }
+  row.give(arriving_.take(""));
 }
 
 void GatheredRow::release(HollowStorage& row, bool keep_bytes, const std::string& why) {
-  if (!keep_bytes) row.take(why);
+  c10::DataPtr bytes = row.take(why);
+  if (keep_bytes) kept_ = std::move(bytes);
 }
 
 }  // namespace tessera::fsdp

@@ -18,6 +18,8 @@ namespace {
 // How many averages are under way at a time: each holds a unit's gradients.
 constexpr std::size_t kMaxReducing = 2;
 
+at::Tensor dense(const at::Tensor& gradient) { return gradient.is_sparse() ? gradient.to_dense() : gradient; }
+
 /// Takes a gradient before it is accumulated, and leaves nothing to accumulate.
 class GradientCatcher : public torch::autograd::FunctionPreHook {
  public:
@@ -26,7 +28,7 @@ class GradientCatcher : public torch::autograd::FunctionPreHook {
 
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
     if (gradients.empty() || !gradients.front().defined()) return gradients;
-    on_gradient_(unit_, index_, gradients.front());
+    on_gradient_(unit_, index_, dense(gradients.front()));
     return {at::Tensor()};
   }
 
@@ -43,7 +45,8 @@ class GradientNotice : public torch::autograd::FunctionPreHook {
 
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
     on_gradient_();
-    return gradients;
+    if (gradients.empty() || !gradients.front().defined()) return gradients;
+    return {dense(gradients.front())};
   }
 
  private:

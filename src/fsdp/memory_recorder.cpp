@@ -106,8 +106,9 @@ void MemoryRecorder::backward_ended(const NamedTensors& replicated) {
   watch_.resume();
 }
 
-void MemoryRecorder::on_use(const at::Tensor& /*tensor*/, std::string_view operator_name) {
+void MemoryRecorder::on_use(const intercept::Use& use) {
   if (std::this_thread::get_id() != thread_) return;
+  const std::string_view operator_name = use.operator_name();
   if (!had_pass_) {
     ++num_under_way_;
     if (num_under_way_ > 1 || !makes_another(operator_name)) return;

@@ -34,7 +34,7 @@ class MemoryRecorder : public intercept::Listener {
   void pass_begins(Pass pass);
   void backward_ended(const NamedTensors& replicated);
   /// Of a shard, or of a parameter that stays whole, after backward or before the first pass.
-  void on_use(const at::Tensor& tensor, std::string_view operator_name) override;
+  void on_use(const intercept::Use& use) override;
   void on_done() override;
 
   intercept::ThreadMemory& memory() { return memory_; }

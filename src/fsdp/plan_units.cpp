@@ -82,6 +82,12 @@ class Planner {
 
 }  // namespace
 
+std::int64_t min_elements_of(const FsdpOptions& options) {
+  const bool is_mixed = options.param_dtype() != c10::ScalarType::Undefined || options.unit_precision();
+  // A parameter that stays whole would keep its type, and meet others in an operator that wants one.
+  return is_mixed ? 0 : options.min_num_params();
+}
+
 ModelPlan plan_units(const torch::nn::Module& model, const WrapPolicy& policy, std::int64_t min_elements) {
   return Planner(policy, min_elements).plan(model);
 }

@@ -14,8 +14,8 @@ void RandomGuard::raise() {
   if (refusal_) std::rethrow_exception(std::exchange(refusal_, nullptr));
 }
 
-void RandomGuard::on_use(const at::Tensor& /*tensor*/, std::string_view operator_name) {
-  if (std::this_thread::get_id() == thread_) on_whole_use_(operator_name);
+void RandomGuard::on_use(const intercept::Use& use) {
+  if (std::this_thread::get_id() == thread_) on_whole_use_(use.operator_name());
 }
 
 void RandomGuard::on_operator(std::string_view operator_name) {

@@ -22,7 +22,7 @@ class RandomGuard : public intercept::Listener {
   /// Throws the refusal that is kept, if there is one: what a callback throws is lost.
   void raise();
 
-  void on_use(const at::Tensor& tensor, std::string_view operator_name) override;
+  void on_use(const intercept::Use& use) override;
   void on_operator(std::string_view operator_name) override;
 
  private:

@@ -13,11 +13,11 @@ RowSources::RowSources(const Communicator& comm, int num_units, std::size_t buff
 }
 
 std::unique_ptr<RowSource> RowSources::make(const RowSpec& spec) const {
-  if (!milestones_) return std::make_unique<GatheredRow>(comm_, spec.partition, spec.shard_dtype, buffers_);
+  if (!milestones_)
+    return std::make_unique<GatheredRow>(comm_, spec.partition, spec.row_dtype, spec.shard_dtype, buffers_);
   const auto num_bytes = static_cast<std::size_t>(spec.partition.num_elements()) * c10::elementSize(spec.row_dtype);
   CommonMemory memory = CommonMemory::make(comm_, num_bytes).value();
-  return std::make_unique<CommonRow>(std::move(memory), *milestones_, spec.unit, spec.name,
-                                     spec.partition.of(comm_.rank()), spec.row_dtype, spec.shard_dtype);
+  return std::make_unique<CommonRow>(std::move(memory), *milestones_, spec, comm_.rank(), buffers_);
 }
 
 }  // namespace tessera::fsdp

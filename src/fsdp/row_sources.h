@@ -2,26 +2,17 @@
 
 #include <tessera/comm/common_memory.h>
 #include <tessera/comm/communicator.h>
-#include <tessera/shard/partition.h>
 
 #include <cstddef>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "fsdp/buffer_pool.h"
 #include "fsdp/row_source.h"
+#include "fsdp/row_spec.h"
+#include "fsdp/thread_gate.h"
 
 namespace tessera::fsdp {
-
-/// A row to make a source for.
-struct RowSpec {
-  int unit;          ///< its number
-  std::string name;  ///< for messages
-  Partition partition;
-  at::ScalarType row_dtype;
-  at::ScalarType shard_dtype;
-};
 
 /// Makes the sources of all units of a model: of one kind, since either the ranks share memory or they do not.
 class RowSources {
@@ -35,10 +26,13 @@ class RowSources {
   bool are_common() const { return milestones_.has_value(); }
   const BufferPool& buffers() const { return buffers_; }
   BufferPool& buffers() { return buffers_; }
+  /// For the rows of all units.
+  const std::shared_ptr<ThreadGate>& gate() const { return gate_; }
 
  private:
   Communicator comm_;
   BufferPool buffers_;
+  std::shared_ptr<ThreadGate> gate_ = std::make_shared<ThreadGate>();
   std::optional<Milestones> milestones_;
 };
 

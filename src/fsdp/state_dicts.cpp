@@ -71,6 +71,11 @@ std::map<std::string, at::Tensor> ShardedModel::full_state_dict() const {
 std::map<std::string, StateSlice> ShardedModel::sharded_state_dict() const {
   std::map<std::string, StateSlice> state;
   for (const auto& unit : state_->units()) {
+    if (unit->is_written()) {
+      throw ConfigError("the slices of this model are asked for while gather() holds it to be written to (rank " +
+                        std::to_string(state_->ranks().shards.world_rank()) +
+                        "): they get what was written when that ends");
+    }
     for (const auto& slice : unit->slices()) {
       if (slice.values.numel() == 0) continue;
       const auto& item = unit->layout().items()[slice.index];
@@ -126,11 +131,7 @@ void ShardedModel::before_write() const { state_->before_write(); }
 
 void fsdp::FsdpState::before_write() {
   raise_kept_errors();
-  if (gathers_->is_holding()) {
-    throw ConfigError("the parameters are to be written to while they are held whole (rank " +
-                      std::to_string(ranks_.shards.world_rank()) +
-                      "): what gather() returned must be gone, and backward of the last forward done");
-  }
+  require_nothing_held();
   gathers_->release_all();
   for (const auto& unit : units_) unit->before_write();
 }

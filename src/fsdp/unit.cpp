@@ -3,6 +3,7 @@
 #include <tessera/core/error.h>
 #include <tessera/intercept/deferred_init.h>
 #include <tessera/shard/plain_alias.h>
+#include <tessera/shard/tensor_bytes.h>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -64,15 +65,13 @@ void add_to_gradient(const at::Tensor& parameter, const at::Tensor& gradient) {
   }
 }
 
-/// The memory of a tensor, which lives as long as that is held.
-c10::DataPtr bytes_of(at::Tensor tensor) {
-  auto kept = std::make_unique<at::Tensor>(std::move(tensor));
-  void* const bytes = kept->mutable_data_ptr();
-  return {bytes, kept.release(), [](void* context) { delete static_cast<at::Tensor*>(context); },
-          c10::Device(c10::kCPU)};
-}
-
 }  // namespace
+
+std::string refusal_of_unfrozen(const std::string& parameter, int world_rank) {
+  return "the parameter " + parameter + " is to be trained since fully_shard() (rank " + std::to_string(world_rank) +
+         "), which found it frozen: nothing averages its gradient, and no optimizer on sharded.parameters() has it. "
+         "Unfreeze it before";
+}
 
 Unit::Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecision& precision, const RowSources& sources,
            BufferPool gradients, bool init_sync)
@@ -92,31 +91,26 @@ Unit::Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecisio
       storage_(layout_.num_elements(), row_dtype_, why_sharded_),
       gradient_mark_(layout_.num_elements(), row_dtype_, where_gradients_are(name_)),
       source_(sources.make({number, label_of(name_), partition_, row_dtype_, dtype_})),
+      gate_(sources.gate()),
       gradients_(layout_.num_elements(), gradient_dtype_, where_gradients_are(name_)) {
   const at::NoGradGuard no_grad;
   adopt_values(plan, init_sync);
 }
 
 void Unit::adopt_values(const UnitPlan& plan, bool init_sync) {
-  at::Tensor row = at::empty({layout_.num_elements()}, at::TensorOptions(dtype_));
-  clear_gaps(row);
+  const at::Tensor row = empty_row();
   for (std::size_t i = 0; i < parameters_.size(); ++i) copy_values(view_of(row, i), plan.parameters.tensors[i]);
-  if (init_sync) {
-    ranks_.shards.broadcast(row, 0);
-    if (ranks_.replicas) ranks_.replicas->broadcast(row, 0);
-  }
+  if (init_sync) ranks_.broadcast(row);
   shard_ = source_->make_shard();
-  shard_.copy_(row.narrow(0, mine_.start, mine_.size));
+  set_values(row);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& item = layout_.items()[i];
     parameters_[i].set_data(storage_.view(item.range.start, item.shape));
   }
-  if (is_whole()) {
-    storage_.give(bytes_of(shard_));
-    state_ = UnitState::kGathered;
-  }
+  if (is_whole()) give_whole();
   shard_.set_requires_grad(is_trained_);
-  for (const at::Tensor& parameter : parameters_) versions_.push_back(parameter._version());
+  versions_.resize(parameters_.size());
+  note_versions();
 }
 
 at::Tensor Unit::view_of(const at::Tensor& row, std::size_t index) const {
@@ -137,13 +131,20 @@ void Unit::clear_gaps(const at::Tensor& row) const {
 void Unit::start_gather() {
   if (state_ != UnitState::kSharded) return;
   const at::NoGradGuard no_grad;
+  if (is_whole()) {
+    give_whole();
+    return;
+  }
   state_ = UnitState::kGathering;
-  source_->start(storage_, shard_.detach());
+  source_->start(shard_.detach());
 }
 
 void Unit::finish_gather() {
   if (state_ != UnitState::kGathering) return;
-  source_->finish();
+  // Should waiting fail, the unit is in shards as before.
+  state_ = UnitState::kSharded;
+  const ThreadGate::Change change(*gate_);
+  source_->finish(storage_);
   state_ = UnitState::kGathered;
 }
 
@@ -152,7 +153,57 @@ void Unit::release(bool keep_bytes) {
   finish_gather();
   if (state_ != UnitState::kGathered) return;
   state_ = UnitState::kSharded;
+  seal_.reset();
+  const ThreadGate::Change change(*gate_);
   source_->release(storage_, keep_bytes, why_sharded_);
+}
+
+void Unit::give_whole() {
+  const ThreadGate::Change change(*gate_);
+  storage_.give(bytes_of(shard_.detach()));
+  state_ = UnitState::kGathered;
+}
+
+void Unit::begin_write() {
+  if (is_whole() || is_written_) return;
+  if (row_dtype_ != dtype_) {
+    throw ConfigError("the parameters of " + label_of(name_) + " are to be written to as " + c10::toString(row_dtype_) +
+                      " (rank " + std::to_string(ranks_.shards.world_rank()) +
+                      "): they are computed with in that type, and trained in " + c10::toString(dtype_) +
+                      ", whose last bits that would cost. Use sharded.load_full_state_dict(), or write into the slices "
+                      "of sharded_state_dict()");
+  }
+  const ThreadGate::Change change(*gate_);
+  source_->own(storage_);
+  is_written_ = true;
+  seal_.reset();
+}
+
+void Unit::end_write() {
+  if (!std::exchange(is_written_, false)) return;
+  const at::NoGradGuard no_grad;
+  source_->before_write();
+  shard_.detach().copy_(my_part());
+  note_versions();
+  release(/*keep_bytes=*/false);
+}
+
+void Unit::note_versions() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) versions_[i] = parameters_[i]._version();
+}
+
+void Unit::seal() {
+  if (!is_whole() && !is_written_) seal_ = fingerprint_of(my_part());
+}
+
+void Unit::require_sealed() {
+  const auto seal = std::exchange(seal_, std::nullopt);
+  if (!seal || state_ != UnitState::kGathered || fingerprint_of(my_part()) == *seal) return;
+  throw ConfigError(
+      "the parameters of " + label_of(name_) + " were written to while they were whole (rank " +
+      std::to_string(ranks_.shards.world_rank()) +
+      "), by a pointer or in a way that nobody was told of: that is lost, or not, as memory will have it. "
+      "Write inside `const auto whole = sharded.gather(GatherOptions().write_back(true));`");
 }
 
 void Unit::before_write() { source_->before_write(); }
@@ -160,8 +211,19 @@ void Unit::before_write() { source_->before_write(); }
 at::Tensor Unit::whole_values() const {
   const at::NoGradGuard no_grad;
   at::Tensor row = at::empty({layout_.num_elements()}, at::TensorOptions(dtype_));
-  ranks_.shards.all_gather_into(row, shard_.detach(), partition_.sizes());
+  ranks_.shards.all_gather_into(row, is_written_ ? my_part() : shard_.detach(), partition_.sizes());
   return row;
+}
+
+at::Tensor Unit::empty_row() const {
+  const at::Tensor row = at::empty({layout_.num_elements()}, at::TensorOptions(dtype_));
+  clear_gaps(row);
+  return row;
+}
+
+void Unit::set_values(const at::Tensor& row) {
+  const at::NoGradGuard no_grad;
+  shard_.detach().copy_(row.narrow(0, mine_.start, mine_.size));
 }
 
 void Unit::require_unchanged() const {
@@ -179,8 +241,7 @@ void Unit::require_unchanged() const {
                         "or shard with use_orig_params(true)");
     }
     if (!is_trained_ && parameters_[i].requires_grad()) {
-      throw ConfigError("the parameter " + parameter + " is to be trained since fully_shard()" + here() +
-                        ", which found it frozen: nothing averages its gradient. Unfreeze it before");
+      throw ConfigError(refusal_of_unfrozen(parameter, ranks_.shards.world_rank()));
     }
   }
 }
@@ -196,17 +257,26 @@ void Unit::refuse(const std::string& why) {
 }
 
 void Unit::require_unwritten() const {
-  if (is_whole()) return;
+  if (is_whole() || is_written_) return;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (parameters_[i]._version() == versions_[i]) continue;
     throw ConfigError("the parameter " + layout_.items()[i].name + " was written to after fully_shard() (rank " +
                       std::to_string(ranks_.shards.world_rank()) +
-                      "): that is lost when it is released. Write before fully_shard(), or into the slices of "
-                      "sharded_state_dict()");
+                      "): that is lost when it is released. Write inside "
+                      "`const auto whole = sharded.gather(GatherOptions().write_back(true));`");
   }
 }
 
 void Unit::explain(const std::string& why) {
+  try {
+    finish_gather();  // or memory would go to others that parts still arrive in
+  } catch (const std::exception&) {
+    // Something went wrong already, and `why` says what.
+  }
+  const ThreadGate::Change change(*gate_);
+  is_written_ = false;
+  seal_.reset();
+  if (state_ == UnitState::kGathered && !is_whole()) source_->release(storage_, /*keep_bytes=*/false, why);
   if (storage_.has_bytes()) storage_.take(why);
   storage_.explain(why);
   state_ = UnitState::kSharded;
@@ -337,6 +407,21 @@ void Unit::mark_gradients() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& item = layout_.items()[i];
     parameters_[i].mutable_grad() = gradient_mark_.view(item.range.start, item.shape);
+  }
+}
+
+void Unit::require_none_cleared() const {
+  if (!is_marked_) return;
+  const auto has_gradient = [this](std::size_t i) {
+    return (trained_slices_.empty() ? shard_ : trained_slices_[i].values).grad().defined();
+  };
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].grad().defined() || !has_gradient(i)) continue;
+    throw ConfigError(
+        "the gradients of " + label_of(name_) + " were cleared by model->zero_grad() (rank " +
+        std::to_string(ranks_.shards.world_rank()) +
+        "), and the optimizer is about to use them: it found them in the shards, where that call does not "
+        "reach before the next backward. Call optimizer.zero_grad()");
   }
 }
 

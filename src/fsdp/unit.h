@@ -24,8 +24,16 @@ struct UnitRanks {
   Communicator shards;
   std::optional<Communicator> replicas;
 
+  /// From the first of all ranks. Collective.
+  void broadcast(const at::Tensor& tensor) const {
+    shards.broadcast(tensor, 0);
+    if (replicas) replicas->broadcast(tensor, 0);
+  }
   std::int64_t num_ranks() const { return std::int64_t{shards.size()} * (replicas ? replicas->size() : 1); }
 };
+
+/// What is said of a parameter that was unfrozen.
+std::string refusal_of_unfrozen(const std::string& parameter, int world_rank);
 
 /// Parameters that are gathered together. They are views of one row of elements whose bytes come and go; this rank
 /// keeps its part of the row, which is what an optimizer updates.
@@ -46,6 +54,8 @@ class Unit {
   const std::string& name() const { return name_; }
   UnitState state() const { return state_; }
   bool is_trained() const { return is_trained_; }
+  /// Nobody else holds a part, and it is computed with as it is: the row is the shard.
+  bool is_whole() const { return partition_.num_parts() == 1 && row_dtype_ == dtype_; }
   const FlatLayout& layout() const { return layout_; }
   const Partition& partition() const { return partition_; }
   const UnitRanks& ranks() const { return ranks_; }
@@ -64,12 +74,27 @@ class Unit {
   /// Collective: over the shards. The parameters hold their values when finish_gather() returns.
   void start_gather();
   void finish_gather();
-  /// The bytes go; or stay, to be overwritten when the unit is gathered again. Requires: kGathered.
+  /// The bytes go; or are kept aside until the unit is gathered again. Requires: kGathered.
   void release(bool keep_bytes);
   /// Called before the shard is written to. Blocks: until no rank reads what would change.
   void before_write();
+
+  /// An operator is about to write to parameters, or somebody else is: on every rank, each on a row of its own.
+  /// Requires: kGathered. Throws ConfigError where a row lacks bits of the shard.
+  void begin_write();
+  bool is_written() const { return is_written_; }
+  /// This rank's part of what was written is in the shard afterwards, and the unit is in shards. Collective.
+  void end_write();
+  /// Remembers this rank's part of the row. Requires: kGathered.
+  void seal();
+  /// Throws ConfigError when that part is not what it was, though nobody said that he would write. Forgets it.
+  void require_sealed();
   /// A new row with the exact values of all parts. Collective.
   at::Tensor whole_values() const;
+  /// A new row whose parameters are uninitialised.
+  at::Tensor empty_row() const;
+  /// The shard's values become those of such a row.
+  void set_values(const at::Tensor& row);
   /// A parameter within such a row.
   at::Tensor view_of(const at::Tensor& row, std::size_t index) const;
   /// Throws ConfigError for a parameter that somebody gave other memory, as torch::load does, or froze or unfroze.
@@ -80,6 +105,10 @@ class Unit {
   void refuse(const std::string& why);
   /// What a kernel will say that reads the parameters though they could not be gathered.
   void explain(const std::string& why);
+  /// As before refuse() and explain().
+  void explain_shards() {
+    if (state_ == UnitState::kSharded) storage_.explain(why_sharded_);
+  }
 
   /// Adds to what earlier passes have left.
   void take_gradient(std::size_t index, const at::Tensor& gradient);
@@ -101,12 +130,15 @@ class Unit {
   void mark_gradients();
   /// Who has cleared that, as model->zero_grad() does, has cleared the gradients it stands for.
   void drop_cleared_gradients();
+  /// Throws ConfigError for such gradients that an optimizer would still find.
+  void require_none_cleared() const;
 
  private:
-  /// Nobody else holds a part, and it is computed with as it is: the row is the shard.
-  bool is_whole() const { return partition_.num_parts() == 1 && row_dtype_ == dtype_; }
   void clear_gaps(const at::Tensor& row) const;
   at::Tensor memory_for_average();
+  at::Tensor my_part() const { return storage_.row().narrow(0, mine_.start, mine_.size); }
+  void give_whole();
+  void note_versions();
   void adopt_values(const UnitPlan& plan, bool init_sync);
 
   std::string name_;
@@ -125,10 +157,13 @@ class Unit {
   HollowStorage storage_;
   HollowStorage gradient_mark_;
   std::unique_ptr<RowSource> source_;
+  std::shared_ptr<ThreadGate> gate_;
   at::Tensor shard_;
   std::vector<Slice> trained_slices_;
   std::vector<std::int64_t> versions_;  // of the parameters: autograd counts writes
   UnitState state_ = UnitState::kSharded;
+  bool is_written_ = false;
+  std::optional<std::uint64_t> seal_;  // of this rank's part of the row
   Work reduce_;
 
   HollowStorage gradients_;  // all of this rank's, unreduced

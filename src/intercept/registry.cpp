@@ -3,6 +3,8 @@
 #include <ATen/core/function_schema.h>
 
 #include <algorithm>
+#include <set>
+#include <unordered_map>
 #include <utility>
 
 namespace tessera::intercept {
@@ -34,7 +36,7 @@ struct KeptTable {
 
 void renew_view() {
   thread_local KeptTable kept;
-  const Registry& registry = Registry::of_process();
+  Registry& registry = Registry::of_process();
   view.version = registry.version();
   kept.table = registry.table();  // this one or a newer one, which will then be taken twice
   view.table = kept.table.get();
@@ -51,18 +53,34 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
-bool holds(const auto& entry, const c10::StorageImpl* storage) {
-  return std::any_of(entry.tensors.begin(), entry.tensors.end(),
-                     [storage](const at::Tensor& tensor) { return storage_of(tensor) == storage; });
-}
-
 /// Who is to be told when an operator has ended.
 struct Uses : at::ObserverContext {
   std::vector<std::shared_ptr<Listener>> listeners;
 };
 
+/// Which inputs an operator changes, one bit each.
+///
+/// Note [What an operator writes]
+/// The schema says it, but LibTorch gives a copy of that, which costs more than many an operator. So each thread keeps
+/// what it learned, by the name's address: that is in the schema, of which each overload has its own.
+std::uint64_t written_inputs(const at::RecordFunction& function) {
+  thread_local std::unordered_map<const char*, std::uint64_t> known;
+  const auto found = known.find(function.name());
+  if (found != known.end()) return found->second;
+  const auto schema = function.operator_schema();
+  // Without a schema nothing is known, so the worst is assumed. So it is of inputs beyond the bits.
+  std::uint64_t written = ~std::uint64_t{0};
+  if (!schema) return written;
+  for (std::size_t i = 0; i < std::min<std::size_t>(schema->arguments().size(), 64); ++i) {
+    const auto* alias = schema->arguments()[i].alias_info();
+    if (alias == nullptr || !alias->isWrite()) written &= ~(std::uint64_t{1} << i);
+  }
+  known.emplace(function.name(), written);
+  return written;
+}
+
 /// An operator that is about to run.
-class Operator {
+class Operator : private Use {
  public:
   Operator(const Table& table, const at::RecordFunction& function) : table_(table), function_(function) {}
 
@@ -73,6 +91,11 @@ class Operator {
   std::unique_ptr<Uses> take_uses() { return std::move(uses_); }
 
  private:
+  const at::Tensor& tensor() const override { return *tensor_; }
+  std::string_view operator_name() const override { return function_.name(); }
+  const at::Tensor& input(std::size_t index) const override { return function_.inputs()[index].toTensor(); }
+  bool writes() const override { return input_ >= 64 || (written_inputs(function_) >> input_ & 1) != 0; }
+
   void report(const c10::IValue& input) {
     if (input.isTensor()) {
       report(input.toTensor());
@@ -90,40 +113,35 @@ class Operator {
 
   void report(const at::Tensor& tensor) {
     if (!tensor.defined()) return;
+    tensor_ = &tensor;
     const auto same = table_.by_tensor.find(tensor.unsafeGetTensorImpl());
-    for (const Table::Place& place : same) tell(place, tensor);
-    if (!same.empty()) return;
+    for (const Table::Place& place : same) tell(place);
     const c10::StorageImpl* storage = storage_of(tensor);
     for (const Table::Place& place : table_.by_storage.find(storage)) {
+      const bool is_told =
+          std::any_of(same.begin(), same.end(), [&](const Table::Place& told) { return told.entry == place.entry; });
       // The watched tensors may have left this storage to another one's use.
-      if (holds(*place.entry, storage)) tell(place, tensor);
+      if (!is_told && place.entry->holds(storage)) tell(place);
     }
   }
 
-  void tell(const Table::Place& place, const at::Tensor& tensor) {
+  void tell(const Table::Place& place) {
+    const Interest interest = place.entry->interest;
     if (!place.entry->active.load(std::memory_order_relaxed)) return;
-    if (place.entry->interest == Interest::kWrites && !writes()) return;
+    if (interest == Interest::kWritesAndEnds && !writes()) return;
     auto listener = place.entry->listener.lock();
     if (!listener) return;
     const ListenerScope scope;
-    listener->on_use(tensor, function_.name());
-    if (place.entry->interest != Interest::kUsesAndEnds) return;
+    listener->on_use(*this);
+    if (interest != Interest::kUsesAndEnds && interest != Interest::kWritesAndEnds) return;
     if (!uses_) uses_ = std::make_unique<Uses>();
     uses_->listeners.push_back(std::move(listener));
-  }
-
-  /// Whether the input at hand is changed. Copies the schema: only for those who ask.
-  bool writes() const {
-    const auto schema = function_.operator_schema();
-    // Without a schema nothing is known, so the worst is assumed.
-    if (!schema || input_ >= schema->arguments().size()) return true;
-    const auto* alias = schema->arguments()[input_].alias_info();
-    return alias != nullptr && alias->isWrite();
   }
 
   const Table& table_;
   const at::RecordFunction& function_;
   std::size_t input_ = 0;
+  const at::Tensor* tensor_ = nullptr;
   std::unique_ptr<Uses> uses_;
 };
 
@@ -154,6 +172,12 @@ void after_operator(const at::RecordFunction& /*function*/, at::ObserverContext*
 
 }  // namespace
 
+bool Watch::Entry::holds(const c10::StorageImpl* storage) const {
+  const std::lock_guard lock(mutex);
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [storage](const at::Tensor& tensor) { return storage_of(tensor) == storage; });
+}
+
 Registry& Registry::of_process() {
   static auto* const registry = new Registry;  // never destroyed: operators may run while the process ends
   return *registry;
@@ -162,15 +186,18 @@ Registry& Registry::of_process() {
 void Registry::add(const std::shared_ptr<Watch::Entry>& entry) {
   const std::lock_guard lock(mutex_);
   entries_.push_back(entry);
-  publish();
+  change();
   count_active(1);
 }
 
 void Registry::remove(const std::shared_ptr<Watch::Entry>& entry) noexcept {
+  std::vector<at::Tensor> tensors;  // freed when no lock is held: that may run anybody's code
   const std::lock_guard lock(mutex_);
   if (entry->active.exchange(false)) count_active(-1);
   std::erase(entries_, entry);
-  publish();
+  change();
+  const std::lock_guard entry_lock(entry->mutex);
+  tensors.swap(entry->tensors);
 }
 
 void Registry::set_active(Watch::Entry& entry, bool active) {
@@ -179,29 +206,34 @@ void Registry::set_active(Watch::Entry& entry, bool active) {
   if (entry.active.exchange(active) != active) count_active(active ? 1 : -1);
 }
 
-std::shared_ptr<const Registry::Table> Registry::table() const {
+std::shared_ptr<const Registry::Table> Registry::table() {
   const std::lock_guard lock(mutex_);
+  if (!table_) table_ = make_table();
   return table_;
 }
 
-void Registry::publish() {
+void Registry::change() {
+  table_ = nullptr;
+  version_.fetch_add(1, std::memory_order_release);
+}
+
+std::shared_ptr<const Registry::Table> Registry::make_table() const {
   auto table = std::make_shared<Table>();
   std::vector<std::pair<const void*, Table::Place>> storages;
   std::vector<std::pair<const void*, Table::Place>> tensors;
   for (const auto& entry : entries_) {
-    for (std::size_t i = 0; i < entry->tensors.size(); ++i) {
-      tensors.emplace_back(entry->tensors[i].unsafeGetTensorImpl(), Table::Place{entry});
-      // Once, however many of the watch's tensors lie there: a use is told of once.
-      const c10::StorageImpl* storage = storage_of(entry->tensors[i]);
-      const auto is_same = [&](const auto& at) { return at.first == storage && at.second.entry == entry; };
-      if (std::none_of(storages.begin(), storages.end(), is_same)) storages.emplace_back(storage, Table::Place{entry});
+    std::set<const c10::StorageImpl*> of_entry;
+    for (const at::Tensor& tensor : entry->tensors) {
+      tensors.emplace_back(tensor.unsafeGetTensorImpl(), Table::Place{entry});
+      of_entry.insert(storage_of(tensor));
     }
+    // Once, however many of the watch's tensors lie there: a use is told of once.
+    for (const c10::StorageImpl* storage : of_entry) storages.emplace_back(storage, Table::Place{entry});
     if (entry->interest == Interest::kUsesAndEveryOperator) table->every_operator.push_back(entry);
   }
   table->by_storage = PointerIndex<Table::Place>(std::move(storages));
   table->by_tensor = PointerIndex<Table::Place>(std::move(tensors));
-  table_ = std::move(table);
-  version_.fetch_add(1, std::memory_order_release);
+  return table;
 }
 
 void Registry::count_active(int change) {

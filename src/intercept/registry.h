@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "intercept/pointer_index.h"
@@ -14,7 +15,14 @@
 namespace tessera::intercept {
 
 struct Watch::Entry {
-  std::vector<at::Tensor> tensors;
+  Entry(std::vector<at::Tensor> watched, std::weak_ptr<Listener> hears, Interest wants)
+      : tensors(std::move(watched)), listener(std::move(hears)), interest(wants) {}
+
+  /// Whether one of the tensors lies in that storage.
+  bool holds(const c10::StorageImpl* storage) const;
+
+  mutable std::mutex mutex;
+  std::vector<at::Tensor> tensors;  // none when the watch has ended, though threads keep the table they saw last
   std::weak_ptr<Listener> listener;
   Interest interest;
   std::atomic<bool> active = true;
@@ -44,17 +52,18 @@ class Registry {
   void add(const std::shared_ptr<Watch::Entry>& entry);
   void remove(const std::shared_ptr<Watch::Entry>& entry) noexcept;
   void set_active(Watch::Entry& entry, bool active);
-  /// The table of now. Changes with every change of the watches.
-  std::shared_ptr<const Table> table() const;
+  /// The table of now: made when an operator first asks for it after the watches changed.
+  std::shared_ptr<const Table> table();
   std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
  private:
-  void publish();
+  void change();
+  std::shared_ptr<const Table> make_table() const;
   void count_active(int change);
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::vector<std::shared_ptr<Watch::Entry>> entries_;
-  std::shared_ptr<const Table> table_ = std::make_shared<Table>();
+  std::shared_ptr<const Table> table_;  // none: the watches have changed
   std::atomic<std::uint64_t> version_ = 1;
   int num_active_ = 0;
   at::CallbackHandle callback_ = at::INVALID_CALLBACK_HANDLE;

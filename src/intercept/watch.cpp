@@ -7,10 +7,7 @@
 namespace tessera::intercept {
 
 Watch::Watch(const std::vector<at::Tensor>& tensors, std::weak_ptr<Listener> listener, Interest interest)
-    : entry_(std::make_shared<Entry>()) {
-  entry_->listener = std::move(listener);
-  entry_->interest = interest;
-  entry_->tensors = tensors;
+    : entry_(std::make_shared<Entry>(tensors, std::move(listener), interest)) {
   Registry::of_process().add(entry_);
 }
 

@@ -58,11 +58,12 @@ void HollowStorage::give(c10::DataPtr bytes) {
   has_bytes_ = true;
 }
 
-void HollowStorage::take(const std::string& why_empty) {
+c10::DataPtr HollowStorage::take(const std::string& why_empty) {
   if (!has_bytes_) throw InternalError("bytes were taken from a storage that had none");
   has_bytes_ = false;
-  impl().set_data_ptr_noswap(no_bytes());
+  c10::DataPtr bytes = impl().set_data_ptr(no_bytes());
   explain(why_empty);
+  return bytes;
 }
 
 void HollowStorage::explain(const std::string& why_empty) {

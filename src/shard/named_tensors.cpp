@@ -3,7 +3,6 @@
 #include <tessera/core/error.h>
 
 #include <torch/nn/module.h>
-#include <torch/nn/modules/embedding.h>
 
 #include <unordered_set>
 
@@ -25,21 +24,9 @@ class Collector {
   NamedTensors found_;
 };
 
-void refuse_sparse_gradients(const torch::nn::Module& model) {
-  for (const auto& entry : model.named_modules()) {
-    const auto* embedding = entry.value()->as<torch::nn::EmbeddingImpl>();
-    const auto* bag = entry.value()->as<torch::nn::EmbeddingBagImpl>();
-    if ((embedding && embedding->options.sparse()) || (bag && bag->options.sparse())) {
-      throw ConfigError("the embedding \"" + entry.key() +
-                        "\" makes sparse gradients, which cannot be averaged in buckets; build it with sparse(false)");
-    }
-  }
-}
-
 }  // namespace
 
 NamedTensors trained_parameters_of(const torch::nn::Module& model) {
-  refuse_sparse_gradients(model);
   Collector collector;
   for (const auto& entry : model.named_parameters()) {
     if (entry.value().requires_grad()) collector.add(entry.key(), entry.value());
@@ -50,6 +37,12 @@ NamedTensors trained_parameters_of(const torch::nn::Module& model) {
                       " has no parameter that requires a gradient: there is nothing to average");
   }
   return found;
+}
+
+NamedTensors parameters_of(const torch::nn::Module& model) {
+  Collector collector;
+  for (const auto& entry : model.named_parameters()) collector.add(entry.key(), entry.value());
+  return collector.take();
 }
 
 NamedTensors state_of(const torch::nn::Module& model) {

@@ -5,9 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "data_parallel/small_models.h"
 #include "support/error_message.h"
 #include "support/require.h"
+#include "support/sum_hook.h"
 
 namespace tessera {
 namespace {
@@ -42,6 +45,36 @@ TEST(FindUnusedParameters, AveragesWhatSomeRanksUse) {
       model->zero_grad();
       backward(*model, world.rank(), true);
       require(!model->middle->weight.grad().defined(), "no gradient");
+    }
+  });
+}
+
+TEST(FindUnusedParameters, AveragesOnceWhatAnEarlierPassLeft) {
+  run_threads(2, [](const World& world) {
+    for (const bool divided_before : {false, true}) {
+      for (const bool averages_first : {false, true}) {
+        const auto model = std::make_shared<Chain>();
+        DdpOptions options;
+        options.find_unused_parameters(true).bucket_bytes(64);
+        if (divided_before) options.hook(std::make_shared<testing::SumHook>());
+        const auto ddp = distribute(model, world, options);
+        for (int step = 0; step < 3; ++step) {
+          model->zero_grad();
+          {
+            std::optional<NoSync> guard;
+            if (!averages_first) guard.emplace(ddp.state());
+            backward(*model, world.rank());
+          }
+          backward(*model, world.rank(), /*skip_middle=*/true);
+          Chain alone;
+          for (const int rank : {0, 1}) backward(alone, rank);
+          require(at::allclose(model->middle->weight.grad(), alone.middle->weight.grad() / 2, 1e-5, 1e-6),
+                  "the mean of what the first micro-batches gave");
+          for (const int rank : {0, 1}) backward(alone, rank, /*skip_middle=*/true);
+          require(at::allclose(model->last->weight.grad(), alone.last->weight.grad() / 2, 1e-5, 1e-6),
+                  "the mean of both micro-batches");
+        }
+      }
     }
   });
 }

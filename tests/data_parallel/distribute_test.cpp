@@ -169,14 +169,14 @@ TEST(Distribute, RefusesOneHookForTwoModels) {
   });
 }
 
-TEST(Distribute, RefusesAModelWithNothingToTrainAndSparseGradients) {
+TEST(Distribute, RefusesAModelWithNothingToTrainOrThatRenormalisesItself) {
   run_threads(1, [](const World& world) {
     torch::nn::Linear frozen(2, 2);
     for (auto& parameter : frozen->parameters()) parameter.set_requires_grad(false);
     EXPECT_THROW(std::ignore = distribute(frozen, world), ConfigError);
-    torch::nn::Sequential sparse(torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true)));
-    testing::expect_parts(testing::message_of<ConfigError>([&] { std::ignore = distribute(sparse, world); }),
-                          {"embedding \"0\"", "sparse(false)"});
+    torch::nn::Sequential table(torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 2).max_norm(1.0)));
+    testing::expect_parts(testing::message_of<ConfigError>([&] { std::ignore = distribute(table, world); }),
+                          {"embedding \"0\"", "max_norm", "drift apart"});
   });
 }
 

@@ -191,24 +191,6 @@ TEST(FullyShard, TellsRanksThatWaitForDifferentUnitsOfACommonCopy) {
   expect_parts(text, {"the parameters of \"layer", "are not all there", "waits for rank"});
 }
 
-TEST(FullyShard, RefusesParametersThatWereWrittenTo) {
-  run_threads(2, [](const World& world) {
-    Layers model(2);
-    const ShardedModel sharded = fully_shard(model, world, every_layer());
-    {
-      const torch::NoGradGuard no_grad;
-      model->layers[1]->weight.clamp_(-0.5, 0.5);
-    }
-    std::string message;
-    try {
-      loss_of(model, {0, 1}, world.rank()).backward();
-    } catch (const std::exception& error) {
-      message = error.what();
-    }
-    require(message.find("layer1.weight was written to after fully_shard()") != std::string::npos, message);
-  });
-}
-
 TEST(FullyShard, StateHasEveryNameOfASharedParameter) {
   run_threads(2, [](const World& world) {
     Layers model(2);

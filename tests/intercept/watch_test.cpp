@@ -13,12 +13,14 @@ namespace tessera::intercept {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 struct Ear : Listener {
-  void on_use(const at::Tensor& /*tensor*/, std::string_view name) override {
+  void on_use(const Use& use) override {
     const std::lock_guard lock(mutex);
-    uses.emplace_back(name);
+    uses.emplace_back(use.operator_name());
+    if (use.writes()) writes.emplace_back(use.operator_name());
     if (computes) at::relu(at::ones({2}));
     if (throws) throw std::runtime_error("never seen");
   }
@@ -29,6 +31,7 @@ struct Ear : Listener {
 
   std::mutex mutex;
   std::vector<std::string> uses;
+  std::vector<std::string> writes;  // among the uses
   std::vector<std::string> operators;
   bool throws = false;
   bool computes = false;
@@ -81,7 +84,7 @@ TEST(Watch, HearsOfATensorThatWasGivenOtherMemory) {
 
 TEST(Watch, MayBeEndedByItsListener) {
   struct Once : Listener {
-    void on_use(const at::Tensor& /*tensor*/, std::string_view /*operator_name*/) override {
+    void on_use(const Use& /*use*/) override {
       ++count;
       watch = Watch();
     }
@@ -166,7 +169,7 @@ TEST(Watch, HearsEveryOperatorWhenAsked) {
 TEST(Watch, HearsOfWritesAlone) {
   const auto ear = std::make_shared<Ear>();
   const at::Tensor weight = at::ones({3});
-  const Watch watch({weight}, ear, Interest::kWrites);
+  const Watch watch({weight}, ear, Interest::kWritesAndEnds);
   weight.sum();
   at::neg(weight);
   EXPECT_EQ(ear->uses.size(), 0U);
@@ -180,6 +183,37 @@ TEST(Watch, HearsOfWritesAlone) {
   at::Tensor other = at::ones({3});
   other.copy_(weight);
   EXPECT_THAT(ear->uses, IsEmpty());
+}
+
+TEST(Watch, HearsOfAViewThatAnotherWatchKnowsItself) {
+  const auto ear = std::make_shared<Ear>();
+  const auto other = std::make_shared<Ear>();
+  const at::Tensor row = at::ones({6});
+  const at::Tensor part = at::empty({0}).set_(row.storage(), 2, {3});
+  const Watch of_row({row}, ear);
+  const Watch of_part({part}, other);
+  ear->uses.clear();
+  other->uses.clear();
+  at::neg(part);
+  EXPECT_EQ(ear->uses.size(), 1U);
+  EXPECT_EQ(other->uses.size(), 1U);
+}
+
+TEST(Watch, TellsWhichUsesWrite) {
+  const auto ear = std::make_shared<Ear>();
+  at::Tensor weight = at::ones({3});
+  const Watch watch({weight}, ear);
+  for (int i = 0; i < 2; ++i) {  // what was learned the first time holds the second time
+    weight.add(weight);          // an overload of the same name as the one below
+    weight.sum();
+    EXPECT_THAT(ear->writes, IsEmpty());
+    at::add_out(weight, at::ones({3}), at::ones({3}));
+    EXPECT_THAT(ear->writes, ElementsAre("aten::add"));
+    ear->writes.clear();
+    at::_foreach_mul_({at::ones({3}), weight}, 2);
+    EXPECT_THAT(ear->writes, Contains("aten::_foreach_mul_"));
+    ear->writes.clear();
+  }
 }
 
 TEST(Watch, DoesNotHearItselfAndSurvivesWhatIsThrown) {

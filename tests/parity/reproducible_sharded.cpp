@@ -37,7 +37,7 @@ ShardedModel shard(const std::shared_ptr<ParityModel>& model, const std::string&
 class GatherDelays : public intercept::Listener {
  public:
   GatherDelays(const Disturbance& disturbance, int rank) : sleeper_(rarer(disturbance), 1000 + rank) {}
-  void on_use(const at::Tensor& /*tensor*/, std::string_view /*operator_name*/) override {
+  void on_use(const intercept::Use& /*use*/) override {
     if (std::this_thread::get_id() == thread_) sleeper_.maybe_sleep();
   }
 

@@ -5,6 +5,7 @@
 #include <tessera/shard/flat_layout.h>
 
 #include <ATen/core/Tensor.h>
+#include <torch/arg.h>
 
 #include <cstdint>
 #include <map>
@@ -56,6 +57,18 @@ struct ParameterPart {
   Range held;                       ///< in the tensor that is trained; empty where this rank holds nothing of it
 };
 
+/// What gather() makes whole.
+struct GatherOptions {
+  /// The parameters of this part of the model; null: of all of it. With them come those of their units.
+  TORCH_ARG(std::shared_ptr<torch::nn::Module>, module) = nullptr;
+  /// What is written to the parameters stays: every rank keeps what it wrote to its own part of them, so write the same
+  /// on all. Needs memory for all that is gathered on every rank, also with `shared_copy`.
+  TORCH_ARG(bool, write_back) = false;
+};
+
+/// Which ranks have the tensors of a full state dict.
+enum class FullStateOn { kEveryRank, kRank0 };
+
 /// A model whose parameters lie in shards. A handle: cheap to copy. The model itself is used as before.
 class ShardedModel {
  public:
@@ -86,24 +99,32 @@ class ShardedModel {
   /// in another order than 0, 1, 2, ...
   void set_micro_batch(std::int64_t index) const;
 
-  /// All parameters are whole as long as the object lives, for code that reads them by pointer. What it writes is lost.
-  /// Collective.
+  /// Parameters are whole as long as the object lives, for code that reads them by pointer. What operators write to
+  /// them stays, here as everywhere; what is written by pointer needs `write_back`, and without it is refused by the
+  /// next call that uses the model. Meanwhile no optimizer may step. Collective, the beginning and the end.
   class Whole {
    public:
-    explicit Whole(std::shared_ptr<fsdp::FsdpState> state);
+    explicit Whole(std::shared_ptr<fsdp::FsdpState> state, const GatherOptions& options = {});
     ~Whole();
     Whole(const Whole&) = delete;
     Whole& operator=(const Whole&) = delete;
 
    private:
     std::shared_ptr<fsdp::FsdpState> state_;
+    std::vector<int> units_;
+    bool writes_;
   };
-  Whole gather() const;
+  Whole gather(const GatherOptions& options = {}) const;
 
   /// Copies of all parameters and buffers by name, whole, on every rank. Collective.
   std::map<std::string, at::Tensor> full_state_dict() const;
+  /// The values of a dict as that one, or as one process has it, become the model's. With kRank0 the dicts of other ranks
+  /// are not looked at. Throws ConfigError, on every rank, when a name is missing or unknown or a shape differs; nothing
+  /// has changed then. Collective.
+  void load_full_state_dict(const std::map<std::string, at::Tensor>& state,
+                            FullStateOn where = FullStateOn::kEveryRank) const;
   /// This rank's parts, by the names of the parameters, and what is whole on every rank.
-  /// Throws ConfigError for a tensor that stays whole and does not lie row by row.
+  /// Throws ConfigError for a tensor that stays whole and does not lie row by row, and inside a gather() that writes.
   std::map<std::string, StateSlice> sharded_state_dict() const;
   /// Before those are written to by pointer, as files are read into them; operators that write need no such call.
   /// What was gathered is let go. Throws ConfigError when a `gather()` lives. Blocks: until no rank reads what will

@@ -8,6 +8,19 @@
 
 namespace tessera::intercept {
 
+/// An operator that is about to take a watched tensor.
+class Use {
+ public:
+  virtual ~Use() = default;
+  virtual const at::Tensor& tensor() const = 0;
+  /// "aten::linear"
+  virtual std::string_view operator_name() const = 0;
+  /// Whether it changes the tensor, as its schema says.
+  virtual bool writes() const = 0;
+  /// An input of the operator. Throws where that is no tensor.
+  virtual const at::Tensor& input(std::size_t index) const = 0;
+};
+
 /// Hears of operators before they run, on the thread that calls them, in forward and in backward.
 ///
 /// What a listener throws never reaches the caller of the operator: LibTorch drops it with a warning. A listener keeps
@@ -17,8 +30,8 @@ namespace tessera::intercept {
 class Listener {
  public:
   virtual ~Listener() = default;
-  /// `operator_name` ("aten::linear") is about to take `tensor`, whose storage is watched.
-  virtual void on_use(const at::Tensor& tensor, std::string_view operator_name) = 0;
+  /// An operator is about to take a tensor whose storage is watched.
+  virtual void on_use(const Use& use) = 0;
   /// An operator for which `on_use` was called has ended, by an exception or otherwise: one call for each of `on_use`.
   /// Operators are nested: one that calls others ends after them. Only for watches that ask for it.
   virtual void on_done() {}
@@ -31,7 +44,7 @@ enum class Interest {
   kUses,
   kUsesAndEnds,
   kUsesAndEveryOperator,
-  kWrites,  ///< uses by operators that change the tensor, as their schema says
+  kWritesAndEnds,  ///< of uses, those by operators that change the tensor
 };
 
 /// Tells a listener of every use of some tensors' storages, as long as it lives. While no watch of the process is

@@ -19,6 +19,7 @@ class GradientTree {
 
   /// Takes the tensor: it may be added to. Throws ConfigError for a number out of range or given before.
   void add(std::int64_t number, at::Tensor contribution);
+  bool is_empty() const { return added_.empty(); }
   bool is_complete() const { return static_cast<std::int64_t>(added_.size()) == num_contributions_; }
   /// The sum; the tree is empty afterwards. Requires: is_complete().
   at::Tensor take();

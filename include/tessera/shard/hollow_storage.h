@@ -30,8 +30,8 @@ class HollowStorage {
 
   /// Requires: memory for num_bytes().
   void give(c10::DataPtr bytes);
-  /// The bytes go back to who gave them.
-  void take(const std::string& why_empty);
+  /// The bytes go back to who gave them, unless the caller keeps them.
+  c10::DataPtr take(const std::string& why_empty);
   /// Requires: no bytes.
   void explain(const std::string& why_empty);
 

@@ -18,8 +18,10 @@ struct NamedTensors {
 };
 
 /// The parameters that require gradients, each once however often the model holds it.
-/// Throws ConfigError when there is none, and for a layer whose gradients are sparse.
+/// Throws ConfigError when there is none.
 NamedTensors trained_parameters_of(const torch::nn::Module& model);
+/// All parameters, frozen ones too.
+NamedTensors parameters_of(const torch::nn::Module& model);
 /// All parameters, frozen ones too, and all buffers that have a value.
 NamedTensors state_of(const torch::nn::Module& model);
 NamedTensors buffers_of(const torch::nn::Module& model);

@@ -40,7 +40,7 @@ void TreeSync::finish_step() {
   FlatBuffers sums;
   for (GradientTree& tree : trees_) {
     const at::Tensor sum = sums.emplace_back(tree.take());
-    comm_.all_reduce(sum);
+    comm_.all_reduce(sum.is_complex() ? at::view_as_real(sum) : sum);
     num_bytes_ += sum.nbytes();
     sum.mul_(1.0 / static_cast<double>(settings_.micro_batches));  // a power of two: exact
   }

@@ -33,6 +33,7 @@ class TreeSync : public GradientSync {
   Buckets buckets() override { return {}; }
   void set_buckets(const Buckets& buckets) override;
   void set_micro_batch(std::int64_t index) override;
+  bool is_within_step() const override { return !trees_.front().is_empty(); }
   void add_to(DdpStatistics& statistics) const override;
 
  private:
