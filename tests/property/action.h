@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fsdp/random_models/dice.h"
+#include "property/config.h"
+
+namespace tessera::testing {
+
+/// Something that a training program does. What the numbers mean is the action's own matter; any number will do.
+struct Action {
+  std::string kind;
+  std::int64_t number = 0;  ///< of a batch, a parameter, a value
+  std::int64_t way = 0;     ///< of several ways to do it
+};
+
+/// "train(3, 1)"
+std::string text_of(const Action& action);
+
+/// The next action of a program, drawn from those that fit its configuration.
+Action draw_action(Dice& dice, const Config& config);
+
+/// All that can be drawn, for those who count what was covered.
+std::vector<std::string> kinds_of_actions();
+
+}  // namespace tessera::testing

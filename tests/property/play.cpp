@@ -1,0 +1,265 @@
+#include "property/play.h"
+
+#include <tessera/comm/world.h>
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "property/act.h"
+#include "property/refusals.h"
+#include "property/user.h"
+
+namespace tessera::testing {
+namespace {
+
+using at::Tensor;
+
+// Gradients that are zero but for rounding, as of a bias before a BatchNorm, are judged beside those of the model.
+constexpr double kNoise = 1e-4;
+
+/// How an action went.
+struct Outcome {
+  enum class Kind { kDone, kRefused, kFailed } kind = Kind::kDone;
+  std::string text;
+
+  std::string packed() const { return std::to_string(static_cast<int>(kind)) + text; }
+  static Outcome unpacked(const std::string& packed) {
+    return {static_cast<Kind>(packed.front() - '0'), packed.substr(1)};
+  }
+};
+
+Outcome outcome_of(const std::function<void()>& run) {
+  try {
+    run();
+    return {};
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    return {is_refusal(error) ? Outcome::Kind::kRefused : Outcome::Kind::kFailed,
+            text.substr(0, text.find("\nException raised"))};
+  }
+}
+
+std::string difference_of(const Tensor& found, const Tensor& expected, double scale, double tolerance) {
+  if (found.sizes() != expected.sizes()) {
+    std::ostringstream text;
+    text << "has the shape " << found.sizes() << ", expected " << expected.sizes();
+    return text.str();
+  }
+  if (found.numel() == 0 || at::equal(found, expected)) return "";
+  const double difference = (found.to(torch::kDouble) - expected.to(torch::kDouble)).abs().max().item<double>();
+  if (difference <= tolerance * scale) return "";
+  std::ostringstream text;
+  text << "differs by " << difference << " (scale " << scale << "): found " << found.flatten()[0].item<double>()
+       << "..., expected " << expected.flatten()[0].item<double>() << "...";
+  return text.str();
+}
+
+class Judge {
+ public:
+  Judge(const Program& program, const Communicator& comm, Meeting& meeting)
+      : program_(program), comm_(comm), meeting_(meeting), alone_(make_alone(program.seed, program.config.num_ranks)) {}
+
+  Played run() {
+    if (!agree(outcome_of([&] { ranked_ = make_on_rank(program_.seed, program_.config, comm_); }), "the beginning")) {
+      return played_;
+    }
+    both([](User& user) { user.make_optimizer(0); });
+    note_flags();
+    for (std::size_t i = 0; i < program_.actions.size() && played_.defect.empty(); ++i) {
+      step(program_.actions[i], "action " + std::to_string(i) + ", " + text_of(program_.actions[i]));
+      if (has_exploded_) break;
+    }
+    both([](User& user) { user.scopes.clear(); });
+    return played_;
+  }
+
+ private:
+  void both(const std::function<void(User&)>& run) {
+    run(*alone_);
+    run(*ranked_);
+  }
+
+  void step(const Action& action, const std::string& where) {
+    Seen found;
+    const Outcome mine = outcome_of([&] { act(action, *ranked_, found); });
+    std::vector<Outcome> all;
+    for (const std::string& packed : meeting_.exchange(mine.packed())) all.push_back(Outcome::unpacked(packed));
+    std::string defect;
+    const bool same = std::all_of(all.begin(), all.end(), [&](const Outcome& one) { return one.kind == mine.kind; });
+    if (!same) {
+      defect = "ranks differ:";
+      for (std::size_t rank = 0; rank < all.size(); ++rank) {
+        defect += "\n    rank " + std::to_string(rank) + ": " +
+                  (all[rank].kind == Outcome::Kind::kDone ? "done" : all[rank].text);
+      }
+    } else if (mine.kind == Outcome::Kind::kRefused) {
+      ++played_.num_refused;
+      defect = objection_to(mine.text, action, program_.config, circumstances());
+      if (!defect.empty()) defect += ": " + mine.text;
+    } else {
+      defect = compare_with_one_process(action, mine, found);
+      if (mine.kind == Outcome::Kind::kDone) ++played_.num_done;
+    }
+    if (defect.empty() && mine.kind != Outcome::Kind::kDone) recover(action, mine.text);
+    if (action.kind == "fail_in_backward") has_failed_ = true;
+    if (action.kind == "freeze" || action.kind == "unfreeze") changed_flags_ = true;
+    // The same when other actions are left out.
+    const bool looks = (7 * action.number + action.way) % 5 < 2;
+    // What is written inside gather() comes to the shards when that ends.
+    if (defect.empty() && looks && !circumstances().is_whole) defect = compare_what_is_held();
+    settle(defect, where);
+  }
+
+  std::string compare_with_one_process(const Action& action, const Outcome& mine, const Seen& found) {
+    Seen expected;
+    const Outcome alone = outcome_of([&] { act(action, *alone_, expected); });
+    if (alone.kind != mine.kind) {
+      return alone.kind == Outcome::Kind::kDone ? "fails, in words of LibTorch: " + mine.text
+                                                : "fails in one process, but not here: " + alone.text;
+    }
+    if (mine.kind == Outcome::Kind::kFailed) return "";
+    const int rank = comm_.rank();
+    std::vector<const Seen::Value*> of_rank;
+    for (const Seen::Value& value : expected.values) {
+      if (value.part == rank || value.part == Seen::kAll) of_rank.push_back(&value);
+      has_exploded_ =
+          has_exploded_ || !value.value.isfinite().all().item<bool>() || value.value.abs().max().item<double>() > 1e6;
+    }
+    if (has_exploded_) return "";
+    if (of_rank.size() != found.values.size()) return "saw another number of things than one process";
+    for (std::size_t i = 0; i < of_rank.size(); ++i) {
+      const Tensor& value = of_rank[i]->value;
+      // Parameters are printed with few digits.
+      const double tolerance = of_rank[i]->what == "printed" ? 1e-3 : program_.config.tolerance();
+      const double scale = std::max(1.0, value.abs().max().item<double>());
+      const auto text = difference_of(found.values[i].value, value, scale, tolerance);
+      if (!text.empty()) return of_rank[i]->what + " " + text;
+    }
+    return "";
+  }
+
+  /// Weights, gradients, and the state of the optimizer.
+  std::string compare_what_is_held() {
+    std::map<std::string, Piece> expected;
+    double largest = 0;
+    for (Piece& piece : alone_->pieces()) {
+      if (piece.gradient.defined()) largest = std::max(largest, piece.gradient.abs().max().item<double>());
+      expected[piece.name] = std::move(piece);
+    }
+    const auto parameters = ranked_->model().named_parameters();
+    for (const Piece& piece : ranked_->pieces()) {
+      const Piece& whole = expected.at(piece.name);
+      const auto stretch = [&](const Tensor& tensor) {
+        return tensor.defined() ? tensor.narrow(0, piece.start, piece.values.numel()) : tensor;
+      };
+      auto text = compare(piece.values, stretch(whole.values), 1);
+      if (!text.empty()) return "the weight " + piece.name + " " + text;
+      // Handles do not list what is frozen, nor its gradient of before.
+      if (!parameters[piece.name].requires_grad()) continue;
+      text = compare(piece.gradient, stretch(whole.gradient), std::max(kNoise * largest, 1e-12));
+      if (!text.empty()) return "the gradient of " + piece.name + " " + text;
+      for (const auto& [name, tensor] : piece.state) {
+        const auto found = whole.state.find(name);
+        text = compare(tensor, found == whole.state.end() ? Tensor() : stretch(found->second), kNoise);
+        if (!text.empty()) return "the optimizer's " + name + " of " + piece.name + " " + text;
+      }
+    }
+    return "";
+  }
+
+  std::string compare(const Tensor& found, const Tensor& expected, double least_scale) const {
+    // Beside others that have one, a parameter without a gradient has zeros.
+    if (!expected.defined()) {
+      const bool is_zero = !found.defined() || found.abs().max().item<double>() == 0;
+      return is_zero ? "" : "is there, and should not be";
+    }
+    if (!found.defined()) return expected.abs().max().item<double>() == 0 ? "" : "is missing";
+    if (expected.numel() == 0) return "";
+    const double scale = std::max(least_scale, expected.abs().max().item<double>());
+    return difference_of(found, expected, scale, program_.config.tolerance());
+  }
+
+  Circumstances circumstances() {
+    Circumstances now;
+    now.has_failed = has_failed_;
+    now.is_whole = std::any_of(ranked_->scopes.begin(), ranked_->scopes.end(), [](const auto& one) { return one; });
+    now.flags_changed = changed_flags_;
+    return now;
+  }
+
+  void note_flags() {
+    for (const auto& entry : alone_->model().named_parameters()) flags_[entry.key()] = entry.value().requires_grad();
+  }
+
+  /// What a user does after an error: everything is put as it was, and he goes on.
+  void recover(const Action& action, const std::string& text) {
+    both([&](User& user) {
+      user.scopes.clear();
+      for (auto& entry : user.model().named_parameters()) entry.value().set_requires_grad(flags_.at(entry.key()));
+      for (const auto& [name, tensor] : user.trained()) tensor.mutable_grad() = Tensor();
+      user.model().zero_grad();
+      user.model().train();
+      if (action.kind == "step") user.make_optimizer(0);
+    });
+    if (program_.config.is_ddp() && (text.find("anew") != std::string::npos || action.kind == "go_back_twice")) {
+      ranked_->begin_again();
+      has_failed_ = false;
+    }
+    // A forward that was refused half way may have changed buffers. As ever, those of rank 0 count.
+    const torch::NoGradGuard no_grad;
+    const auto buffers = ranked_->model().named_buffers();
+    for (auto& entry : alone_->model().named_buffers()) {
+      const Tensor of_first = buffers[entry.key()].clone();
+      comm_.broadcast(of_first, 0);
+      entry.value().copy_(of_first);
+    }
+  }
+
+  bool agree(const Outcome& mine, const std::string& where) {
+    settle(mine.kind == Outcome::Kind::kDone ? "" : mine.text, where);
+    return played_.defect.empty();
+  }
+
+  /// The first defect of any rank is everybody's.
+  void settle(const std::string& defect, const std::string& where) {
+    const auto all = meeting_.exchange(defect);
+    for (std::size_t rank = 0; rank < all.size() && played_.defect.empty(); ++rank) {
+      if (!all[rank].empty()) played_.defect = where + ": " + all[rank] + " [rank " + std::to_string(rank) + "]";
+    }
+  }
+
+  const Program& program_;
+  const Communicator& comm_;
+  Meeting& meeting_;
+  std::unique_ptr<User> alone_;
+  std::unique_ptr<User> ranked_;
+  std::map<std::string, bool> flags_;
+  bool has_failed_ = false;
+  bool changed_flags_ = false;
+  bool has_exploded_ = false;
+  Played played_;
+};
+
+}  // namespace
+
+Played play(const Program& program, const Communicator& comm, Meeting& meeting) {
+  return Judge(program, comm, meeting).run();
+}
+
+Played play_with_threads(const Program& program) {
+  const auto memory = std::make_unique<Meeting::Memory>();
+  Played played;
+  run_threads(
+      program.config.num_ranks,
+      [&](const World& world) {
+        Meeting meeting(*memory, world.rank(), world.size());
+        Played mine = play(program, world.comm(), meeting);
+        if (world.rank() == 0) played = std::move(mine);
+      },
+      WorldOptions().timeout(kGroupTimeout));
+  return played;
+}
+
+}  // namespace tessera::testing

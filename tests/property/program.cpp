@@ -1,0 +1,38 @@
+#include "property/program.h"
+
+#include <sstream>
+
+namespace tessera::testing {
+
+Program make_program(std::uint64_t seed, int num_ranks) {
+  Dice dice(seed * 7919 + 13);
+  Program program;
+  program.seed = seed;
+  const int drawn = dice.pick(std::vector<int>{1, 2, 2, 2, 4});
+  program.config = draw_config(dice, num_ranks == 0 ? drawn : num_ranks);
+  const auto count = 30 + dice.below(60);
+  for (std::int64_t i = 0; i < count; ++i) program.actions.push_back(draw_action(dice, program.config));
+  return program;
+}
+
+std::string Program::text() const {
+  std::ostringstream text;
+  text << "program " << seed << ": " << config.text() << "\n";
+  for (std::size_t i = 0; i < actions.size(); ++i) text << "  " << i << ": " << text_of(actions[i]) << "\n";
+  return text.str();
+}
+
+std::string Program::as_test() const {
+  std::ostringstream text;
+  text << "// " << config.text() << "\n"
+       << "TEST(Programs, Seed" << seed << ") {\n"
+       << "  Program program = make_program(" << seed << ", " << config.num_ranks << ");\n"
+       << "  program.actions = {\n";
+  for (const Action& action : actions) {
+    text << "      {\"" << action.kind << "\", " << action.number << ", " << action.way << "},\n";
+  }
+  text << "  };\n  expect_no_defect(program);\n}\n";
+  return text.str();
+}
+
+}  // namespace tessera::testing

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fsdp/random_models/node.h"
+
+namespace tessera {
+class World;
+class Communicator;
+}  // namespace tessera
+
+namespace tessera::testing {
+
+struct Config;
+
+/// A stretch of a parameter, row by row, and what belongs to it. All one-dimensional.
+struct Piece {
+  std::string name;  ///< of the parameter
+  std::int64_t start = 0;
+  at::Tensor values;
+  at::Tensor gradient;                      ///< undefined where there is none
+  std::map<std::string, at::Tensor> state;  ///< of the optimizer
+};
+
+/// What a training program has in its hands, in one process or on a rank. Actions are written against it, once.
+class User {
+ public:
+  virtual ~User() = default;
+
+  Node& model() { return *model_; }
+  torch::optim::Optimizer& optimizer() { return *optimizer_; }
+  /// On `trained()`: SGD, SGD with momentum, Adam, AdamW, by `way`.
+  void make_optimizer(std::int64_t way);
+
+  /// Calls `run` for each rank whose batches this user computes.
+  virtual void for_each_part(const std::function<void(int part)>& run) = 0;
+  /// How much of a part's loss counts.
+  virtual double share() const = 0;
+  /// What an optimizer is built on.
+  virtual std::vector<std::pair<std::string, at::Tensor>> trained() const = 0;
+  /// As long as what it returns lives: gradients are not averaged; all parameters are whole.
+  virtual std::shared_ptr<void> without_sync() = 0;
+  virtual std::shared_ptr<void> gather(bool write_back) = 0;
+  virtual double clip(double max_norm) = 0;
+  virtual std::map<std::string, at::Tensor> full_state() = 0;
+  virtual void load(const std::map<std::string, at::Tensor>& state) = 0;
+  /// What this user holds of the model, without asking anybody.
+  virtual std::vector<Piece> pieces() = 0;
+  /// After a failure: as new, with the same weights.
+  virtual void begin_again() = 0;
+  virtual void resize_buckets(std::int64_t /*num_bytes*/) {}
+
+  /// Things that programs keep.
+  std::vector<at::Tensor> kept;
+  std::vector<std::shared_ptr<void>> scopes;
+
+ protected:
+  explicit User(NodePtr model) : model_(std::move(model)) {}
+
+  NodePtr model_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+};
+
+/// The reference: one process that computes the batches of all ranks.
+std::unique_ptr<User> make_alone(std::uint64_t seed, int num_ranks);
+/// Collective.
+std::unique_ptr<User> make_on_rank(std::uint64_t seed, const Config& config, const Communicator& comm);
+
+/// A tensor's pieces of an optimizer's state, by names.
+std::map<std::string, at::Tensor> state_of(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
+
+}  // namespace tessera::testing
