@@ -20,7 +20,6 @@
 namespace tessera {
 namespace {
 
-using fsdp::FsdpState;
 using fsdp::UnitRanks;
 using State = std::map<std::string, at::Tensor>;
 

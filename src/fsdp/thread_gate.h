@@ -8,7 +8,7 @@
 namespace tessera::fsdp {
 
 /// Lets threads that do not train compute with a sharded model: while their operators run, no bytes come to its
-/// parameters and none go. What is whole they find whole, what is in shards gives them an error, and nothing in between.
+/// parameters and none go. What is whole they find whole, what is in shards gives them an error, nothing is in between.
 /// Thread-safety: enter() and leave() from any thread; Change from the one that trains.
 class ThreadGate {
  public:

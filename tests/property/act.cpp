@@ -1,10 +1,11 @@
 #include "property/act.h"
 
+#include <tessera/shard/named_tensors.h>
+
 #include <torch/torch.h>
 
 #include <functional>
 #include <mutex>
-#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -52,14 +53,8 @@ Tensor output_of(User& user, std::int64_t number) {
   return output;
 }
 
-std::vector<Tensor> parameters_of(User& user) {
-  std::vector<Tensor> parameters;
-  std::set<const c10::TensorImpl*> seen;
-  for (const Tensor& parameter : user.model().parameters()) {
-    if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
-  }
-  return parameters;
-}
+/// Each once.
+std::vector<Tensor> parameters_of(User& user) { return tessera::parameters_of(user.model()).tensors; }
 
 Tensor parameter_of(User& user, std::int64_t number) {
   const auto parameters = parameters_of(user);
@@ -399,8 +394,8 @@ struct Kind {
 };
 
 bool is_fsdp(const Config& config) { return config.is_fsdp(); }
-/// In a vector for each unit, a parameter without a gradient has zeros, as the guide says: only plain SGD takes that for
-/// none.
+/// In a vector for each unit, a parameter without a gradient has zeros, as the guide says: only plain SGD takes that
+/// for none.
 bool trains_parameters(const Config& config) { return config.is_ddp() || config.fsdp.use_orig_params(); }
 bool is_ddp(const Config& config) { return config.is_ddp(); }
 
@@ -444,12 +439,6 @@ void act(const Action& action, User& user, Seen& seen) {
     if (action.kind == kind.name) return kind.run(action, user, seen);
   }
   throw std::invalid_argument("there is no action " + action.kind);
-}
-
-std::vector<std::string> kinds_of_actions() {
-  std::vector<std::string> names;
-  for (const Kind& kind : kinds()) names.emplace_back(kind.name);
-  return names;
 }
 
 Action draw_action(Dice& dice, const Config& config) {

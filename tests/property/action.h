@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "fsdp/random_models/dice.h"
 #include "property/config.h"
@@ -21,8 +20,5 @@ std::string text_of(const Action& action);
 
 /// The next action of a program, drawn from those that fit its configuration.
 Action draw_action(Dice& dice, const Config& config);
-
-/// All that can be drawn, for those who count what was covered.
-std::vector<std::string> kinds_of_actions();
 
 }  // namespace tessera::testing

@@ -1,7 +1,6 @@
 #include <tessera/comm/communicator.h>
 #include <tessera/data_parallel/distribute.h>
 #include <tessera/fsdp/fully_shard.h>
-#include <tessera/optim/clip_grad_norm.h>
 
 #include <torch/torch.h>
 
@@ -16,7 +15,6 @@ namespace tessera::testing {
 namespace {
 
 using at::Tensor;
-using Named = std::vector<std::pair<std::string, Tensor>>;
 
 /// What rank 0 broadcasts at the start must replace this.
 NodePtr model_of_rank(std::uint64_t seed, int rank, bool init_sync) {
@@ -27,59 +25,16 @@ NodePtr model_of_rank(std::uint64_t seed, int rank, bool init_sync) {
   return model;
 }
 
-/// A user on one rank.
-class OnRank : public User {
- public:
-  OnRank(NodePtr model, Communicator comm) : User(std::move(model)), comm_(std::move(comm)) {}
-  void for_each_part(const std::function<void(int part)>& run) override { run(comm_.rank()); }
-  double share() const override { return 1; }
-
- protected:
-  Communicator comm_;
-};
-
-class DdpUser : public OnRank {
+class DdpUser : public WholeUser {
  public:
   DdpUser(std::uint64_t seed, const Config& config, const Communicator& comm)
-      : OnRank(model_of_rank(seed, comm.rank(), config.ddp.init_sync()), comm), options_(config.ddp) {
+      : WholeUser(model_of_rank(seed, comm.rank(), config.ddp.init_sync())), comm_(comm), options_(config.ddp) {
     ddp_.emplace(distribute(std::static_pointer_cast<torch::nn::Module>(model_), comm_, options_));
   }
 
-  Named trained() const override {
-    Named named;
-    std::set<const c10::TensorImpl*> seen;
-    for (const auto& entry : model_->named_parameters()) {
-      if (seen.insert(entry.value().unsafeGetTensorImpl()).second) named.emplace_back(entry.key(), entry.value());
-    }
-    return named;
-  }
+  void for_each_part(const std::function<void(int part)>& run) override { run(comm_.rank()); }
+  double share() const override { return 1; }
   std::shared_ptr<void> without_sync() override { return std::make_shared<NoSync>(ddp_->state()); }
-  std::shared_ptr<void> gather(bool /*write_back*/) override { return nullptr; }
-  double clip(double max_norm) override {
-    std::vector<Tensor> tensors;
-    for (const auto& [name, tensor] : trained()) tensors.push_back(tensor);
-    return clip_grad_norm(tensors, max_norm);
-  }
-  std::map<std::string, Tensor> full_state() override {
-    std::map<std::string, Tensor> state;
-    for (const auto& entry : model_->named_parameters()) state[entry.key()] = entry.value().detach().clone();
-    for (const auto& entry : model_->named_buffers()) state[entry.key()] = entry.value().clone();
-    return state;
-  }
-  void load(const std::map<std::string, Tensor>& state) override {
-    const torch::NoGradGuard no_grad;
-    for (auto& entry : model_->named_parameters()) entry.value().copy_(state.at(entry.key()));
-    for (auto& entry : model_->named_buffers()) entry.value().copy_(state.at(entry.key()));
-  }
-  std::vector<Piece> pieces() override {
-    const torch::NoGradGuard no_grad;  // or it would count as a forward
-    std::vector<Piece> pieces;
-    for (const auto& [name, tensor] : trained()) {
-      const Tensor gradient = tensor.grad().defined() ? tensor.grad().flatten() : Tensor();
-      pieces.push_back({name, 0, tensor.detach().flatten(), gradient, state_of(*optimizer_, tensor)});
-    }
-    return pieces;
-  }
   void begin_again() override {
     ddp_.reset();
     ddp_.emplace(distribute(std::static_pointer_cast<torch::nn::Module>(model_), comm_, options_));
@@ -87,17 +42,21 @@ class DdpUser : public OnRank {
   void resize_buckets(std::int64_t num_bytes) override { ddp_->set_bucket_bytes(num_bytes); }
 
  private:
+  Communicator comm_;
   DdpOptions options_;
   std::optional<DistributedModel> ddp_;
 };
 
-class FsdpUser : public OnRank {
+class FsdpUser : public User {
  public:
   FsdpUser(std::uint64_t seed, const Config& config, const Communicator& comm)
-      : OnRank(model_of_rank(seed, comm.rank(), config.fsdp.init_sync()), comm),
+      : User(model_of_rank(seed, comm.rank(), config.fsdp.init_sync())),
+        comm_(comm),
         sharded_(fully_shard(std::static_pointer_cast<torch::nn::Module>(model_), comm_, config.fsdp)) {}
 
-  Named trained() const override { return sharded_.named_parameters(); }
+  void for_each_part(const std::function<void(int part)>& run) override { run(comm_.rank()); }
+  double share() const override { return 1; }
+  std::vector<std::pair<std::string, Tensor>> trained() const override { return sharded_.named_parameters(); }
   std::shared_ptr<void> without_sync() override { return std::make_shared<ShardedModel::NoSync>(sharded_.state()); }
   std::shared_ptr<void> gather(bool write_back) override {
     return std::make_shared<ShardedModel::Whole>(sharded_.state(), GatherOptions().write_back(write_back));
@@ -135,6 +94,7 @@ class FsdpUser : public OnRank {
   void begin_again() override {}
 
  private:
+  Communicator comm_;
   ShardedModel sharded_;
 };
 

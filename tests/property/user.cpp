@@ -1,10 +1,9 @@
 #include "property/user.h"
 
 #include <tessera/optim/clip_grad_norm.h>
+#include <tessera/shard/named_tensors.h>
 
 #include <torch/torch.h>
-
-#include <set>
 
 #include "fsdp/random_models/random_model.h"
 
@@ -12,17 +11,6 @@ namespace tessera::testing {
 namespace {
 
 using at::Tensor;
-using Named = std::vector<std::pair<std::string, Tensor>>;
-
-/// Each parameter once, as optimizers want them.
-Named parameters_once(const Node& model) {
-  Named named;
-  std::set<const c10::TensorImpl*> seen;
-  for (const auto& entry : model.named_parameters()) {
-    if (seen.insert(entry.value().unsafeGetTensorImpl()).second) named.emplace_back(entry.key(), entry.value());
-  }
-  return named;
-}
 
 std::vector<Tensor> copies_of(const std::vector<Tensor>& tensors) {
   std::vector<Tensor> copies;
@@ -35,9 +23,9 @@ void put_back(const std::vector<Tensor>& values, const std::vector<Tensor>& tens
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(values[i]);
 }
 
-class Alone : public User {
+class Alone : public WholeUser {
  public:
-  Alone(std::uint64_t seed, int num_ranks) : User(make_random_model(seed)), num_ranks_(num_ranks) {}
+  Alone(std::uint64_t seed, int num_ranks) : WholeUser(make_random_model(seed)), num_ranks_(num_ranks) {}
 
   void for_each_part(const std::function<void(int part)>& run) override {
     // Every rank begins with the buffers of rank 0, and rank 0's remain.
@@ -52,34 +40,7 @@ class Alone : public User {
     put_back(of_first_rank, buffers);
   }
   double share() const override { return 1.0 / num_ranks_; }
-  Named trained() const override { return parameters_once(*model_); }
   std::shared_ptr<void> without_sync() override { return nullptr; }
-  std::shared_ptr<void> gather(bool /*write_back*/) override { return nullptr; }
-  double clip(double max_norm) override {
-    std::vector<Tensor> tensors;
-    for (const auto& [name, tensor] : trained()) tensors.push_back(tensor);
-    return clip_grad_norm(tensors, max_norm);
-  }
-  std::map<std::string, Tensor> full_state() override {
-    std::map<std::string, Tensor> state;
-    for (const auto& entry : model_->named_parameters()) state[entry.key()] = entry.value().detach().clone();
-    for (const auto& entry : model_->named_buffers()) state[entry.key()] = entry.value().clone();
-    return state;
-  }
-  void load(const std::map<std::string, Tensor>& state) override {
-    const torch::NoGradGuard no_grad;
-    for (auto& entry : model_->named_parameters()) entry.value().copy_(state.at(entry.key()));
-    for (auto& entry : model_->named_buffers()) entry.value().copy_(state.at(entry.key()));
-  }
-  std::vector<Piece> pieces() override {
-    const torch::NoGradGuard no_grad;  // or it would count as a forward
-    std::vector<Piece> pieces;
-    for (const auto& [name, tensor] : trained()) {
-      const Tensor gradient = tensor.grad().defined() ? tensor.grad().flatten() : Tensor();
-      pieces.push_back({name, 0, tensor.detach().flatten(), gradient, state_of(*optimizer_, tensor)});
-    }
-    return pieces;
-  }
   void begin_again() override {}
 
  private:
@@ -107,6 +68,44 @@ void User::make_optimizer(std::int64_t way) {
     default:
       optimizer_ = std::make_unique<torch::optim::AdamW>(tensors, AdamWOptions(0.003).weight_decay(0.1));
   }
+}
+
+std::vector<std::pair<std::string, Tensor>> WholeUser::trained() const {
+  const NamedTensors parameters = tessera::parameters_of(*model_);  // each once, as optimizers want them
+  std::vector<std::pair<std::string, Tensor>> named;
+  for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
+    named.emplace_back(parameters.names[i], parameters.tensors[i]);
+  }
+  return named;
+}
+
+double WholeUser::clip(double max_norm) {
+  std::vector<Tensor> tensors;
+  for (const auto& [name, tensor] : trained()) tensors.push_back(tensor);
+  return clip_grad_norm(tensors, max_norm);
+}
+
+std::map<std::string, Tensor> WholeUser::full_state() {
+  std::map<std::string, Tensor> state;
+  for (const auto& entry : model_->named_parameters()) state[entry.key()] = entry.value().detach().clone();
+  for (const auto& entry : model_->named_buffers()) state[entry.key()] = entry.value().clone();
+  return state;
+}
+
+void WholeUser::load(const std::map<std::string, Tensor>& state) {
+  const torch::NoGradGuard no_grad;
+  for (auto& entry : model_->named_parameters()) entry.value().copy_(state.at(entry.key()));
+  for (auto& entry : model_->named_buffers()) entry.value().copy_(state.at(entry.key()));
+}
+
+std::vector<Piece> WholeUser::pieces() {
+  const torch::NoGradGuard no_grad;  // or it would count as a forward
+  std::vector<Piece> pieces;
+  for (const auto& [name, tensor] : trained()) {
+    const Tensor gradient = tensor.grad().defined() ? tensor.grad().flatten() : Tensor();
+    pieces.push_back({name, 0, tensor.detach().flatten(), gradient, state_of(*optimizer_, tensor)});
+  }
+  return pieces;
 }
 
 std::map<std::string, Tensor> state_of(const torch::optim::Optimizer& optimizer, const Tensor& parameter) {

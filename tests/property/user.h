@@ -69,6 +69,20 @@ class User {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };
 
+/// One that holds the whole model: its optimizer has the model's own parameters.
+class WholeUser : public User {
+ public:
+  std::vector<std::pair<std::string, at::Tensor>> trained() const override;
+  std::shared_ptr<void> gather(bool /*write_back*/) override { return nullptr; }
+  double clip(double max_norm) override;
+  std::map<std::string, at::Tensor> full_state() override;
+  void load(const std::map<std::string, at::Tensor>& state) override;
+  std::vector<Piece> pieces() override;
+
+ protected:
+  using User::User;
+};
+
 /// The reference: one process that computes the batches of all ranks.
 std::unique_ptr<User> make_alone(std::uint64_t seed, int num_ranks);
 /// Collective.

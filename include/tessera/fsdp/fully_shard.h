@@ -118,9 +118,9 @@ class ShardedModel {
 
   /// Copies of all parameters and buffers by name, whole, on every rank. Collective.
   std::map<std::string, at::Tensor> full_state_dict() const;
-  /// The values of a dict as that one, or as one process has it, become the model's. With kRank0 the dicts of other ranks
-  /// are not looked at. Throws ConfigError, on every rank, when a name is missing or unknown or a shape differs; nothing
-  /// has changed then. Collective.
+  /// The values of a dict as that one, or as one process has it, become the model's. With kRank0 the dicts of other
+  /// ranks are not looked at. Throws ConfigError, on every rank, when a name is missing or unknown or a shape differs;
+  /// nothing has changed then. Collective.
   void load_full_state_dict(const std::map<std::string, at::Tensor>& state,
                             FullStateOn where = FullStateOn::kEveryRank) const;
   /// This rank's parts, by the names of the parameters, and what is whole on every rank.
