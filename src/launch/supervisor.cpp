@@ -229,8 +229,14 @@ bool Supervisor::wait_for_restart(int generation) {
   return !is_ending();
 }
 
+/// A reader that pauses is waited for, as by a pager; once the job was told to end, no longer than ranks would be.
 void Supervisor::flush_console() {
-  while (console_.has_pending() && !must_stop_now()) wait(std::nullopt, nullptr);
+  std::optional<Clock::time_point> deadline;
+  while (console_.has_pending() && !must_stop_now()) {
+    if (is_ending() && !deadline) deadline = Clock::now() + plan_.grace;
+    if (deadline && Clock::now() >= *deadline) return;
+    wait(deadline, nullptr);
+  }
 }
 
 /// Signals and deaths come before output: what a rank wrote can wait, the order in which ranks died cannot.

@@ -150,19 +150,34 @@ TEST(LauncherOutput, TellsRanksThatNobodyReads) {
   EXPECT_EQ(launch::exit_code_of(status), 128 + SIGPIPE);
 }
 
-TEST(LauncherOutput, HearsSignalsWhileNobodyReads) {
-  const Unread pipe;
-  const pid_t process = pipe.start({"yes"});
-  // Full after 64 KiB, and the launcher's queue soon after.
+/// Full after 64 KiB, and the launcher's queue soon after.
+void wait_until_full(const Unread& pipe) {
   ASSERT_TRUE(eventually([&] {
     pollfd entry{pipe.write_end.get(), POLLOUT, 0};
     return poll(&entry, 1, 0) == 0;
   }));
-  kill(process, SIGTERM);
-  usleep(200'000);
+}
+
+TEST(LauncherOutput, EndsAfterGraceWhileNobodyReads) {
+  const Unread pipe;
+  const pid_t process = pipe.start({"--grace", "300ms", "yes"});
+  wait_until_full(pipe);
   kill(process, SIGTERM);
   int status = 0;
   ASSERT_TRUE(ends(process, status));
+  EXPECT_EQ(launch::exit_code_of(status), 143);
+}
+
+TEST(LauncherOutput, EndsAtOnceWithASecondSignalWhileNobodyReads) {
+  const Unread pipe;
+  const pid_t process = pipe.start({"--grace", "10min", "yes"});
+  wait_until_full(pipe);
+  int status = 0;
+  // Again and again: two signals of a kind that come together are one.
+  ASSERT_TRUE(eventually([&] {
+    kill(process, SIGTERM);
+    return waitpid(process, &status, WNOHANG) == process;
+  }));
   EXPECT_EQ(launch::exit_code_of(status), 143);
 }
 
