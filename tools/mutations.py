@@ -1,0 +1,155 @@
+"""Where C++ code can be made wrong by one small change, and how: see sites_in. For code in the format of this project,
+one statement a line."""
+
+import re
+from dataclasses import dataclass
+
+HEADER = """#pragma once
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+namespace mutants {
+
+inline int active() {
+  static const int number = [] {
+    const char* text = std::getenv("TESSERA_MUTANT");
+    return text ? std::atoi(text) : 0;
+  }();
+  return number;
+}
+
+/// Once for each mutant and process: leaves a file with its number, if a folder is named.
+inline bool reached(int number) {
+  static const char* const folder = std::getenv("TESSERA_MUTANTS_REACHED");
+  if (!folder) return true;
+  const int file = open((std::string(folder) + "/" + std::to_string(number)).c_str(), O_CREAT | O_WRONLY, 0600);
+  if (file >= 0) close(file);
+  return true;
+}
+
+template <int kNumber>
+bool on() {
+  [[maybe_unused]] static const bool was_reached = reached(kNumber);
+  return active() == kNumber;
+}
+
+/// 1 instead of a number.
+template <int kNumber, class T>
+T or_one(const T& value) {
+  return on<kNumber>() ? T(1) : value;
+}
+
+}  // namespace mutants
+"""
+
+# What a statement begins with that is neither a declaration nor leaves the function.
+STATEMENT = re.compile(r"^(?P<indent> {2,})(?P<code>(\+\+|--)?\*?[A-Za-z_][\w:]*((\.|->|\[|\()\S.*|\s(=|\+=|-=|\*=|\|=)\s.*|"
+                       r"(\+\+|--))?;)(\s*//.*)?$")
+NO_STATEMENT = re.compile(r"^\s*(return|const|auto|using|static|throw|break|continue|case|default|goto|delete|co_\w+|"
+                          r"std::unreachable|[A-Z][A-Z_]+)\b|^\s*\w+\(\);$|^\s*[\w:]+ \w+;$")
+FLAG = re.compile(r"^[\w.>-]+_? = (true|false|nullptr|std::nullopt|\{\}|Phase::\w+|\w+State::\w+);$")
+WAIT = re.compile(r"\b(wait\w*|join|synchroni[sz]e\w*|fence\w*|barrier)\(")
+DIVISION = re.compile(r" / (?P<divisor>(static_cast<\w+>\()?[A-Za-z_][\w.]*(->\w+)*(\(\))?\)?)(?=[;,) ])")
+SLICE = re.compile(r"\.(narrow|slice)\((?P<dim>[^,()]+), (?P<start>[^,()]+(\([^()]*\))?), ")
+BOUND = re.compile(r"^(\s+for \(.*; )(?P<left>\w+) < (?P<right>[^;]+)(;.*)$")
+GUARD = re.compile(r"^(?P<head>\s+(?:\} else )?if \()(?P<condition>.*)(?P<tail>\) (return\b.*;|throw\b.*|continue;|\{))$")
+
+
+@dataclass
+class Site:
+    path: str
+    line: int  # from 0
+    kind: str
+    code: str  # as it is
+    mutated: str  # with {n} for the number
+    num_lines: int = 1
+
+
+def is_balanced(code):
+    return all(code.count(a) == code.count(b) for a, b in ("()", "[]", "{}"))
+
+
+def begins_statement(lines, index):
+    """Whether the line before has come to its end."""
+    before = next((line.split(" //")[0].rstrip() for line in reversed(lines[:index])
+                   if line.strip() and not line.strip().startswith("//")), "")
+    if before.endswith((";", "{", "}", "public:", "private:")):
+        return True
+    return bool(re.match(r"\s*(if|for|while|\} else if) \(.*\)$|\s*(else|\} else)$", before)) and is_balanced(before)
+
+
+def statement_of(lines, index):
+    """(indent, code) of a line that is a statement of its own, or None."""
+    found = STATEMENT.match(lines[index])
+    if not found or NO_STATEMENT.match(lines[index]) or not is_balanced(found["code"]):
+        return None
+    return (found["indent"], found["code"]) if begins_statement(lines, index) else None
+
+
+def kind_of_drop(code):
+    if FLAG.match(code):
+        return "flag not set"
+    if WAIT.search(code):
+        return "wait dropped"
+    return "division dropped" if ".div_(" in code else "statement dropped"
+
+
+def sites_of_line(lines, index):
+    line = lines[index]
+    if line.strip().startswith("//"):
+        return
+    statement = statement_of(lines, index)
+    if statement:
+        indent, code = statement
+        yield kind_of_drop(code), f"{indent}{{ if (!mutants::on<{{n}}>()) {code} }}", 1
+        after = statement_of(lines, index + 1) if index + 1 < len(lines) else None
+        if after and after[0] == indent and after[1] != code and not begins_branch(lines, index):
+            yield ("order swapped", f"{indent}if (mutants::on<{{n}}>()) {{ {after[1]} {code} }} else {{ {code} "
+                   f"{after[1]} }}", 2)
+    if found := DIVISION.search(line):
+        divisor = found["divisor"]
+        if is_balanced(divisor):
+            yield "division dropped", line[:found.start()] + f" / mutants::or_one<{{n}}>({divisor})" + line[found.end():], 1
+    if found := SLICE.search(line):
+        start, end = found.span("start")
+        yield "slice off by one", line[:start] + f"({found['start']} + (mutants::on<{{n}}>() ? 1 : 0))" + line[end:], 1
+    if found := BOUND.match(line):
+        yield ("loop one short", f"{found[1]}{found['left']} + (mutants::on<{{n}}>() ? 1 : 0) < {found['right']}"
+               f"{found[4]}", 1)
+    if found := GUARD.match(line):
+        condition = found["condition"]
+        if is_balanced(condition) and ";" not in condition and not re.match(r"(const )?auto|constexpr", condition):
+            yield "check dropped", f"{found['head']}!mutants::on<{{n}}>() && ({condition}){found['tail']}", 1
+
+
+def begins_branch(lines, index):
+    """A branch without braces: two statements would not both be in it."""
+    before = next((line.strip() for line in reversed(lines[:index]) if line.strip()), "")
+    return not before.endswith((";", "{", "}")) and not before.startswith("//")
+
+
+def sites_in(path, text):
+    lines = text.splitlines()
+    for index, line in enumerate(lines):
+        for kind, mutated, num_lines in sites_of_line(lines, index):
+            code = " ".join(each.strip() for each in lines[index:index + num_lines])
+            yield Site(path, index, kind, code, escaped(mutated), num_lines)
+
+
+def escaped(mutated):
+    """Braces of the code are no places of str.format."""
+    return mutated.replace("{", "{{").replace("}", "}}").replace("{{n}}", "{n}")
+
+
+def apply(text, sites):
+    """`sites` by number, at most one on a line."""
+    lines = text.splitlines()
+    for number, site in sites.items():
+        lines[site.line] = site.mutated.format(n=number)
+        for other in range(1, site.num_lines):
+            lines[site.line + other] = ""
+    return "\n".join(lines) + "\n"
