@@ -15,7 +15,7 @@ const FieldList<DdpOptions>& DdpOptions::fields() {
           .add("delay_all_reduce", &DdpOptions::delay_all_reduce_,
                "Reduce only when all gradients are there; gives up the overlap with backward.")
           .add("broadcast_buffers", &DdpOptions::broadcast_buffers_,
-               "Before each forward in training every rank takes rank 0's buffers.")
+               "Before each forward in training, and after backward, every rank takes rank 0's buffers.")
           .add("init_sync", &DdpOptions::init_sync_, "At the start every rank takes rank 0's parameters and buffers.")
           .add_choice("compression", &DdpOptions::compression_, {"none", "fp16", "bf16", "int8", "powersgd"},
                       "How gradients travel.")

@@ -46,7 +46,23 @@ std::vector<std::string> lines_of(const torch::nn::Module& model, const Communic
   return lines;
 }
 
+[[noreturn]] void refuse_within_step(const char* what, const char* why) {
+  throw ConfigError(std::string(what) + " must be called between steps, after backward and before the next forward. " +
+                    why);
+}
+
 }  // namespace
+
+class DdpState::FrozenListener : public intercept::Listener {
+ public:
+  explicit FrozenListener(std::weak_ptr<DdpState> state) : state_(std::move(state)) {}
+  void on_use(const intercept::Use& use) override {
+    if (const auto state = state_.lock()) state->on_frozen_use(use);
+  }
+
+ private:
+  std::weak_ptr<DdpState> state_;
+};
 
 std::shared_ptr<DdpState> DdpState::make(std::shared_ptr<torch::nn::Module> model, const Communicator& comm,
                                          const DdpOptions& options, ForwardNotice notice) {
@@ -54,6 +70,7 @@ std::shared_ptr<DdpState> DdpState::make(std::shared_ptr<torch::nn::Module> mode
   require_same_lines(comm, lines_of(*model, comm, options));
   std::shared_ptr<DdpState> state(new DdpState(std::move(model), comm, resolve(options, comm)));
   state->hook_parameters();
+  state->listen_to_parameters();
   state->start_watching(notice);
   return state;
 }
@@ -100,15 +117,66 @@ void DdpState::hook_parameters() {
   num_passes_ = 0;
 }
 
-void DdpState::hook_parameters_that_moved() {
-  const auto moved = [this](const Hook& hook) {
+void DdpState::listen_to_parameters() {
+  notices_.clear();
+  refusals_.clear();
+  for (std::size_t i = 0; i < parameters_.tensors.size(); ++i) {
+    notices_.emplace_back(parameters_.tensors[i], [weak = weak_from_this(), i] {
+      if (const auto state = weak.lock()) state->on_arrival(i);
+    });
+  }
+  watch_frozen_parameters();
+}
+
+void DdpState::watch_frozen_parameters() {
+  std::vector<at::Tensor> frozen;
+  for (const at::Tensor& parameter : all_parameters_.tensors) {
+    if (!parameter.requires_grad()) frozen.push_back(parameter);
+  }
+  frozen_watch_ = {};
+  if (frozen.empty()) return;
+  if (!frozen_listener_) frozen_listener_ = std::make_shared<FrozenListener>(weak_from_this());
+  frozen_watch_ = intercept::Watch(frozen, frozen_listener_);
+  frozen_watch_.pause();
+}
+
+bool DdpState::have_parameters_moved() const {
+  return std::any_of(hooks_.begin(), hooks_.end(), [this](const Hook& hook) {
     const auto& parameter = parameters_.tensors[static_cast<std::size_t>(&hook - hooks_.data())];
     return torch::autograd::impl::try_get_grad_accumulator(parameter) != hook.accumulator;
-  };
-  if (std::none_of(hooks_.begin(), hooks_.end(), moved)) return;
+  });
+}
+
+void DdpState::hook_parameters_that_moved() {
+  if (!have_parameters_moved()) return;
   // Somebody gave a parameter other memory, as torch::load does; autograd then forgets its hooks without a word.
   unhook_parameters();
   hook_parameters();
+}
+
+void DdpState::on_arrival(std::size_t index) {
+  raise_kept_error();
+  // Buckets are dense. An average of sparse gradients is not much less so.
+  at::Tensor& gradient = parameters_.tensors[index].mutable_grad();
+  if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
+  const bool has_begun = phase_ == Phase::kBackward && torch::autograd::get_current_graph_task_id() == backward_task_;
+  if (has_begun || !have_parameters_moved()) return;
+  if (!trains_the_same()) refuse_changed_flags();
+  // Since the forward began, it seems, as Module::to does: to cast a parameter is to compute with it. The forward that
+  // counts came later then, and went through the nodes of now.
+  hook_parameters_that_moved();
+  if (phase_ == Phase::kForward && sync_wanted_) sync_->before_forward();
+  const auto* in_graph = torch::autograd::get_current_graph_task_nodes_in_graph();
+  if (!in_graph || in_graph->contains(hooks_[index].accumulator.get())) return;
+  throw ConfigError("the parameter " + parameters_.names[index] +
+                    " was given other memory between a forward and its backward (rank " +
+                    std::to_string(comm_.world_rank()) +
+                    "), as torch::load, Module::to and set_data() do: its gradient would not be averaged. Do that "
+                    "between steps, and run the forward again");
+}
+
+void DdpState::raise_kept_error() {
+  if (kept_error_) std::rethrow_exception(std::exchange(kept_error_, nullptr));
 }
 
 bool DdpState::trains_the_same() const {
@@ -127,11 +195,13 @@ void DdpState::follow_frozen_parameters() {
                       (joining_ ? "outside of it" : "between steps"));
   }
   require_same_lines(comm_, described(all_parameters_));
+  NamedTensors trained = trained_parameters_of(*model_);  // or nothing has changed
   unhook_parameters();
-  parameters_ = trained_parameters_of(*model_);
+  parameters_ = std::move(trained);
   // What it remembers is by buckets, and these are others now.
   settings_.hook->load_memory({});
   hook_parameters();
+  listen_to_parameters();
 }
 
 void DdpState::start_watching(ForwardNotice notice) {
@@ -143,13 +213,17 @@ void DdpState::start_watching(ForwardNotice notice) {
 
 // ---- forward --------------------------------------------------------------------------------------------------------
 
-void DdpState::on_use(const intercept::Use& use) {
+bool DdpState::begins_forward(const intercept::Use& use) const {
   // An optimizer and an evaluation use parameters without a graph, a logger what is detached from it; and what backward
   // computes, again or for the first time, is no forward.
-  if (std::this_thread::get_id() != thread_ || !at::GradMode::is_enabled() || !use.tensor().requires_grad()) return;
+  if (std::this_thread::get_id() != thread_ || !at::GradMode::is_enabled()) return false;
   // The second name is that of the record that detach() makes inside itself.
   const bool detaches = use.operator_name() == "aten::detach" || use.operator_name() == "detach";
-  if (detaches || intercept::in_backward() || kept_error_) return;
+  return use.tensor().requires_grad() && !detaches && !intercept::in_backward();
+}
+
+void DdpState::on_use(const intercept::Use& use) {
+  if (kept_error_ || !begins_forward(use)) return;
   try {
     begin_forward();
   } catch (...) {
@@ -165,21 +239,54 @@ void DdpState::on_operator(std::string_view operator_name) {
 
 void DdpState::begin_forward() {
   const bool wanted = num_no_sync_ == 0;
-  if (phase_ == Phase::kBackward) {
-    throw ConfigError("a forward began before the last backward pass was complete (rank " +
-                      std::to_string(comm_.world_rank()) +
-                      "): that pass failed, or runs on another thread. After a failure distribute the model anew");
-  }
+  require_pass_complete();
   const bool prepared = phase_ == Phase::kForward && sync_wanted_;
   if (phase_ == Phase::kBetween) {
     follow_frozen_parameters();
     hook_parameters_that_moved();
+  } else if (!trains_the_same()) {
+    refuse_changed_flags();
   }
   if (wanted && !prepared) before_synchronised_forward();
   phase_ = Phase::kForward;
   seen_forward_ = true;
   sync_wanted_ = wanted;
   if (!settings_.reproducible) watch_.pause();
+  frozen_watch_.resume();
+}
+
+void DdpState::on_frozen_use(const intercept::Use& use) {
+  if (kept_error_ || !begins_forward(use)) return;
+  try {
+    refuse_changed_flags();
+  } catch (...) {
+    kept_error_ = std::current_exception();
+  }
+  // None of them has a hook of ours, and the loss may depend on any: the error must come from somewhere.
+  for (const at::Tensor& parameter : all_parameters_.tensors) {
+    if (!parameter.requires_grad()) continue;
+    refusals_.emplace_back(parameter, [weak = weak_from_this()] {
+      if (const auto state = weak.lock()) state->raise_kept_error();
+    });
+  }
+}
+
+void DdpState::require_pass_complete() const {
+  if (phase_ != Phase::kBackward) return;
+  throw ConfigError("a forward began before the last backward pass was complete (rank " +
+                    std::to_string(comm_.world_rank()) +
+                    "): that pass failed, or runs on another thread. After a failure distribute the model anew");
+}
+
+void DdpState::refuse_changed_flags() {
+  require_pass_complete();
+  phase_ = Phase::kBetween;
+  frozen_watch_.pause();
+  watch_.resume();
+  throw ConfigError("parameters were frozen or unfrozen after their forward had begun (rank " +
+                    std::to_string(comm_.world_rank()) +
+                    "): the gradients of this pass would not all be averaged. A forward begins when a parameter is "
+                    "first computed with outside NoGradGuard, in a log line too. Freeze and unfreeze before that");
 }
 
 void DdpState::before_synchronised_forward() {
@@ -191,7 +298,7 @@ void DdpState::before_synchronised_forward() {
   if (settings_.broadcast_buffers) sync_buffers(first_training_rank_);
 }
 
-void DdpState::sync_buffers(int root) { broadcast_all(comm_, buffers_of(*model_).tensors, root); }
+void DdpState::sync_buffers(int root) { buffer_sync_.take(comm_, buffers_of(*model_).tensors, root); }
 
 void DdpState::enter_no_sync() {
   if (settings_.reproducible) {
@@ -209,11 +316,8 @@ void DdpState::leave_no_sync() {
 // ---- backward -------------------------------------------------------------------------------------------------------
 
 void DdpState::on_gradient(std::size_t index) {
-  if (kept_error_) std::rethrow_exception(std::exchange(kept_error_, nullptr));
+  raise_kept_error();
   if (torch::autograd::get_current_graph_task_id() != backward_task_) start_backward();
-  // Buckets are dense. An average of sparse gradients is not much less so.
-  at::Tensor& gradient = parameters_.tensors[index].mutable_grad();
-  if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
   if (sync_wanted_) sync_->gradient_came(index);
 }
 
@@ -232,16 +336,13 @@ void DdpState::start_backward() {
                                     "distributed, or on another thread than distribute()") +
         who + ". Its gradients would not be averaged. Add the losses and call backward once, or run the forward again");
   }
-  if (!trains_the_same()) {
-    throw ConfigError("parameters were frozen or unfrozen after their forward had begun" + who +
-                      ": the gradients of this pass would not all be averaged. A forward begins when a parameter is "
-                      "first computed with outside NoGradGuard, in a log line too. Freeze and unfreeze before that");
-  }
+  if (!trains_the_same()) refuse_changed_flags();
   backward_task_ = torch::autograd::get_current_graph_task_id();
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
     if (const auto state = weak.lock()) state->end_backward();
   });
   phase_ = Phase::kBackward;
+  keeps_graph_ = torch::autograd::get_current_graph_task_keep_graph();
   const bool is_first = num_passes_++ == 0;
   if (is_first && !sync_wanted_ && settings_.static_graph) {
     throw ConfigError("with static_graph(true) the first backward pass teaches the graph" + who +
@@ -255,15 +356,22 @@ void DdpState::start_backward() {
 
 void DdpState::end_backward() {
   phase_ = Phase::kBetween;
+  frozen_watch_.pause();
   watch_.resume();
-  if (kept_error_) std::rethrow_exception(std::exchange(kept_error_, nullptr));
+  raise_kept_error();
   ++(sync_wanted_ ? statistics_.num_synchronised : statistics_.num_unsynchronised);
   if (!sync_wanted_) return;
   sync_->backward_ends();
   // Behind what the reducer has queued to finish its buckets.
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
-    if (const auto state = weak.lock()) state->sync_->gradients_are_final();
+    if (const auto state = weak.lock()) state->after_synchronised_backward();
   });
+}
+
+void DdpState::after_synchronised_backward() {
+  sync_->gradients_are_final();
+  // Not only before the next forward: a model may compute with a buffer before any parameter tells that one begins.
+  if (settings_.broadcast_buffers && (joining_ || !keeps_graph_)) sync_buffers(first_training_rank_);
 }
 
 std::vector<bool> DdpState::parameters_in_this_backward() const {
@@ -298,10 +406,17 @@ void DdpState::require_all_used(const std::vector<bool>& used) const {
                     "with requires_grad_(false), or use them in the loss");
 }
 
+void DdpState::require_no_backward(const char* what) {
+  raise_kept_error();
+  if (phase_ != Phase::kBackward) return;
+  refuse_within_step(what, "A backward pass is under way, or failed: after a failure distribute the model anew");
+}
+
 void DdpState::require_between_steps(const char* what) {
-  if (kept_error_) std::rethrow_exception(std::exchange(kept_error_, nullptr));
+  require_no_backward(what);
   if (phase_ == Phase::kBetween) return;
-  throw ConfigError(std::string(what) + " must be called between steps, after backward and before the next forward");
+  refuse_within_step(what,
+                     "A forward begins when a parameter is first computed with outside NoGradGuard, in a log line too");
 }
 
 DdpStatistics DdpState::statistics() const {

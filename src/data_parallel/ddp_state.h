@@ -2,6 +2,7 @@
 
 #include <tessera/comm/communicator.h>
 #include <tessera/data_parallel/distribute.h>
+#include <tessera/intercept/gradient_notice.h>
 #include <tessera/intercept/watch.h>
 
 #include <torch/csrc/autograd/function.h>
@@ -11,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include <tessera/shard/buffer_sync.h>
 #include <tessera/shard/named_tensors.h>
 #include "data_parallel/ddp_settings.h"
 #include "data_parallel/gradient_sync.h"
@@ -50,6 +52,8 @@ class DdpState : public intercept::Listener, public std::enable_shared_from_this
 
   /// Throws ConfigError in the middle of a step, and the error that an operator's callback had to keep.
   void require_between_steps(const char* what);
+  /// The same, but a forward may have begun: for what only looks.
+  void require_no_backward(const char* what);
 
   void on_use(const intercept::Use& use) override;
   void on_operator(std::string_view operator_name) override;
@@ -60,15 +64,29 @@ class DdpState : public intercept::Listener, public std::enable_shared_from_this
   DdpState(std::shared_ptr<torch::nn::Module> model, const Communicator& comm, const DdpSettings& settings);
   void hook_parameters();
   void unhook_parameters();
+  bool have_parameters_moved() const;
   void hook_parameters_that_moved();
+  void listen_to_parameters();
+  void raise_kept_error();
   /// Whether the parameters that are trained are those whose gradients are averaged.
   bool trains_the_same() const;
   /// Parameters that were frozen or unfrozen since: their gradients are averaged from now on, or no more. Collective.
   void follow_frozen_parameters();
   void start_watching(ForwardNotice notice);
+  void watch_frozen_parameters();
+  /// Whether a forward begins with it, if none is under way.
+  bool begins_forward(const intercept::Use& use) const;
   void before_synchronised_forward();
+  void after_synchronised_backward();
+  /// Of a parameter that was frozen when the forward began.
+  void on_frozen_use(const intercept::Use& use);
+  void require_pass_complete() const;
+  /// The forward is over with it: the next one begins with the parameters that are trained then.
+  [[noreturn]] void refuse_changed_flags();
   void on_gradient(std::size_t index);
   void start_backward();
+  /// When the gradient of a trained parameter has been added, whatever became of the hooks above.
+  void on_arrival(std::size_t index);
   void end_backward();
   std::vector<bool> parameters_in_this_backward() const;
   void require_all_used(const std::vector<bool>& used) const;
@@ -82,12 +100,17 @@ class DdpState : public intercept::Listener, public std::enable_shared_from_this
   NamedTensors all_parameters_;
   std::unique_ptr<GradientSync> sync_;
   intercept::Watch watch_;
+  class FrozenListener;
+  std::shared_ptr<FrozenListener> frozen_listener_;
+  intercept::Watch frozen_watch_;  // from a forward's beginning to the end of its backward
 
   struct Hook {
     c10::intrusive_ptr<torch::autograd::Node> accumulator;
     std::uintptr_t key;
   };
   std::vector<Hook> hooks_;
+  std::vector<intercept::GradientNotice> notices_;   // of those that are trained
+  std::vector<intercept::GradientNotice> refusals_;  // of parameters that were unfrozen too late
 
   std::thread::id thread_;  // that trains: other threads' operators are none of ours
   bool may_lack_;           // a pass may leave parameters without gradient
@@ -102,6 +125,8 @@ class DdpState : public intercept::Listener, public std::enable_shared_from_this
   int join_number_ = 0;
   bool divide_by_initial_size_ = true;
   int first_training_rank_ = 0;
+  bool keeps_graph_ = false;  // in the last backward: it is gone through again, and needs its buffers
+  BufferSync buffer_sync_;
   DdpStatistics statistics_;
 };
 

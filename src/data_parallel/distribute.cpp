@@ -42,7 +42,7 @@ void DistributedModel::set_bucket_bytes(std::int64_t bucket_bytes) const {
 std::int64_t DistributedModel::bucket_bytes() const { return state_->sync().bucket_bytes(); }
 
 DistributedModel::Buckets DistributedModel::buckets() const {
-  state_->require_between_steps("buckets");
+  state_->require_no_backward("buckets");
   return state_->sync().buckets();
 }
 

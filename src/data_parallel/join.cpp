@@ -33,6 +33,9 @@ int DdpState::start_join(bool divide_by_initial_size) {
                       "\" is a SyncBatchNorm, whose calls a rank without batches cannot answer: join() is refused");
   }
   if (joining_) throw ConfigError("this model is in a join() already; finish() it first");
+  // Here, where all ranks are: one without batches has no forward.
+  follow_frozen_parameters();
+  hook_parameters_that_moved();
   joining_ = true;
   divide_by_initial_size_ = divide_by_initial_size;
   return ++join_number_;
@@ -64,6 +67,7 @@ void DdpState::finish_join() {
     sync_->shadow_forward();
     if (settings_.broadcast_buffers) sync_buffers(first_training_rank_);
     sync_->shadow_backward();
+    if (settings_.broadcast_buffers) sync_buffers(first_training_rank_);
   }
   const NamedTensors state = state_of(*model_);
   broadcast_all(comm_, state.tensors, first_training_rank_);

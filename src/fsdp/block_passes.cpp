@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "fsdp/flag.h"
 #include "fsdp/fsdp_state.h"
 
 namespace tessera::fsdp {
@@ -15,11 +16,18 @@ using intercept::in_backward;
 
 void FsdpState::enter_forward() {
   raise_kept_errors();
+  const Flag busy(busy_);
   // A block that recomputes its activations runs inside backward: nothing is new then.
   if (!in_backward()) {
+    could_step_ = std::exchange(may_step_, false);
+    watch_shards();
+    drop_cleared_gradients();
     // What an earlier forward has kept, for a backward that failed or never came, may be older than the shards.
-    if (std::exchange(kept_, false) || held_in_backward_) gathers_->let_go(all_units());
-    held_in_backward_ = false;
+    if (kept_ || held_in_backward_) {
+      let_go_of_block();
+    }
+    for (const auto& unit : units_) unit->require_unchanged();
+    for (const at::Tensor& parameter : replicated_.tensors) gradients_->hook_if_moved(parameter);
     if (at::GradMode::is_enabled() && phase_ == Phase::kBetween) begin_forward();
   }
   gathers_->hold(all_units());
@@ -27,6 +35,7 @@ void FsdpState::enter_forward() {
 }
 
 void FsdpState::leave_forward() {
+  const Flag busy(busy_);
   try {
     require_sealed(all_units());
   } catch (...) {
@@ -36,23 +45,58 @@ void FsdpState::leave_forward() {
       options_.strategy() == ShardingStrategy::kShardGradOp || options_.strategy() == ShardingStrategy::kZero1;
   if (keeps && at::GradMode::is_enabled() && !in_backward()) {
     kept_ = true;
+    seal(all_units());
   } else {
     gathers_->let_go(all_units());
+    if (num_wholes_ > 0) seal(all_units());
   }
+  if (in_backward()) return;
+  // After an evaluation as before it. With a graph backward comes next, as a rule; but who has gradients may step.
+  may_step_ = at::GradMode::is_enabled() ? has_gradients() : could_step_;
+  watch_shards();
+}
+
+bool FsdpState::has_gradients() const {
+  return std::any_of(units_.begin(), units_.end(), [](const auto& unit) {
+    const auto trained = unit->trained();
+    return std::any_of(trained.begin(), trained.end(),
+                       [](const at::Tensor& tensor) { return tensor.grad().defined(); });
+  });
 }
 
 void FsdpState::enter_backward() {
   if (std::exchange(held_in_backward_, true)) return;
+  const Flag busy(busy_);
+  may_step_ = false;
+  watch_shards();
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
     if (const auto state = weak.lock()) state->leave_backward();
   });
-  if (!kept_) gathers_->hold(all_units());
+  if (kept_) return;
+  gathers_->hold(all_units());
+  seal(all_units());
 }
 
 void FsdpState::leave_backward() {
-  held_in_backward_ = false;
+  // An optimizer comes next, which writes to shards. To listen costs nothing while the model computes.
+  may_step_ = true;
+  watch_shards();
+  let_go_of_block();
+}
+
+void FsdpState::let_go_of_block() {
+  const Flag busy(busy_);
   kept_ = false;
+  held_in_backward_ = false;
+  std::exception_ptr error;
+  try {
+    require_sealed(all_units());
+  } catch (...) {
+    error = std::current_exception();
+  }
   gathers_->let_go(all_units());
+  if (num_wholes_ > 0) seal(all_units());
+  if (error) std::rethrow_exception(error);
 }
 
 void FsdpState::on_block_gradients(int unit) {

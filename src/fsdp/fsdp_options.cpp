@@ -38,7 +38,7 @@ const FieldList<FsdpOptions>& FsdpOptions::fields() {
                "The optimizer's parameters are slices of the model's, one for each.")
           .add("init_sync", &FsdpOptions::init_sync_, "At the start every rank takes rank 0's parameters and buffers.")
           .add("broadcast_buffers", &FsdpOptions::broadcast_buffers_,
-               "Before each forward in training every rank takes rank 0's buffers.")
+               "Before each forward in training, and after backward, every rank takes rank 0's buffers.")
           .add("shared_copy", &FsdpOptions::shared_copy_,
                "Where ranks share memory, the parameters lie there once and nothing is gathered.")
           .add_enum("param_dtype", &FsdpOptions::param_dtype_, dtypes(),

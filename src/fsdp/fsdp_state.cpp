@@ -83,7 +83,7 @@ class FsdpState::ReplicatedListener : public intercept::Listener {
  public:
   explicit ReplicatedListener(std::weak_ptr<FsdpState> state) : state_(std::move(state)) {}
   void on_use(const intercept::Use& use) override {
-    if (const auto state = state_.lock()) state->on_replicated_use(use.operator_name());
+    if (const auto state = state_.lock()) state->on_replicated_use(use);
   }
 
  private:
@@ -188,8 +188,8 @@ void FsdpState::listen() {
         if (const auto state = weak.lock()) state->on_replicated_gradient();
       });
   if (options_.reproducible()) {
-    guard_ = std::make_shared<RandomGuard>(ranks_.shards.world_rank(), [weak = weak_from_this()](auto operator_name) {
-      if (const auto state = weak.lock()) state->on_replicated_use(operator_name);
+    guard_ = std::make_shared<RandomGuard>(ranks_.shards.world_rank(), [weak = weak_from_this()](const auto& use) {
+      if (const auto state = weak.lock()) state->on_replicated_use(use);
     });
     watches_.emplace_back(replicated_.tensors, guard_, intercept::Interest::kUsesAndEveryOperator);
   }
@@ -255,6 +255,8 @@ void FsdpState::on_parameter_use(int unit, const intercept::Use& use) {
     }
     if (const auto recorder = recorder_.lock()) recorder->pass_begins(pass);
     if (pass == Pass::kForward && phase_ == Phase::kBetween) begin_forward();
+    // A forward may have begun before it was unfrozen, with a parameter in a log line.
+    if (!used.is_trained() && use.tensor().requires_grad()) used.require_unchanged();
     gathers_->use(unit, pass);
     if (use.writes()) used.begin_write();
   } catch (const std::exception& error) {
@@ -264,6 +266,7 @@ void FsdpState::on_parameter_use(int unit, const intercept::Use& use) {
     num_unwinding_ = std::uncaught_exceptions();
     refused_unit_ = unit;
     used.refuse(error.what());
+    raise_at_gradients();
   }
 }
 
@@ -293,15 +296,41 @@ void FsdpState::on_parameter_done(int unit) {
   }
 }
 
-void FsdpState::on_replicated_use(std::string_view operator_name) {
+void FsdpState::on_replicated_use(const intercept::Use& use) {
   if (busy_ || kept_error_ || !is_own_thread()) return;
-  if (!at::GradMode::is_enabled() || in_backward() || only_looks(operator_name)) return;
+  if (!at::GradMode::is_enabled() || in_backward() || only_looks(use.operator_name())) return;
+  // A logger looks at what is detached. A parameter that is frozen is used as it is.
+  const bool is_parameter = !use.tensor().requires_grad() &&
+                            std::any_of(replicated_.tensors.begin(), replicated_.tensors.end(),
+                                        [&](const at::Tensor& parameter) { return parameter.is_same(use.tensor()); });
+  if (!use.tensor().requires_grad() && !is_parameter) return;
   const Flag busy(busy_);
   try {
     if (pass_has_broken()) leave_broken_pass();
     if (phase_ == Phase::kBetween) begin_forward();
+    require_replicated_unchanged();
+    gradients_->hook_if_moved(use.tensor());
   } catch (...) {
     kept_error_ = std::current_exception();
+    raise_at_gradients();
+  }
+}
+
+void FsdpState::raise_at_gradients() {
+  if (!refusals_.empty()) return;
+  const auto add = [this](const at::Tensor& parameter) {
+    refusals_.emplace_back(parameter, [weak = weak_from_this()] {
+      if (const auto state = weak.lock()) state->raise_kept_errors();
+    });
+  };
+  for (const auto& unit : units_) {
+    if (unit->is_trained()) continue;
+    for (const at::Tensor& parameter : unit->parameters()) {
+      if (parameter.requires_grad()) add(parameter);
+    }
+  }
+  for (std::size_t i = 0; i < replicated_.tensors.size(); ++i) {
+    if (!trains_replicated_[i] && replicated_.tensors[i].requires_grad()) add(replicated_.tensors[i]);
   }
 }
 
@@ -313,18 +342,23 @@ void FsdpState::require_replicated_unchanged() const {
 }
 
 void FsdpState::begin_forward() {
-  gradients_->before_forward();
-  phase_ = Phase::kForward;
-  if (guard_) guard_->begin();
   for (const auto& unit : units_) {
     unit->require_unchanged();
     unit->require_unwritten();
   }
   require_replicated_unchanged();
+  refusals_.clear();
+  gradients_->before_forward();
+  phase_ = Phase::kForward;
+  if (guard_) guard_->begin();
+  sync_buffers();
+}
+
+void FsdpState::sync_buffers() {
   if (!options_.broadcast_buffers()) return;
   const auto tensors = buffers().tensors;
-  if (ranks_.replicas) broadcast_all(*ranks_.replicas, tensors, 0);
-  broadcast_all(ranks_.shards, tensors, 0);
+  if (ranks_.replicas) buffer_sync_.take(*ranks_.replicas, tensors, 0);
+  buffer_sync_.take(ranks_.shards, tensors, 0);
 }
 
 void FsdpState::enter_no_sync() {
@@ -369,7 +403,9 @@ void FsdpState::begin_backward() {
   require_replicated_unchanged();
   phase_ = Phase::kBackward;
   if (const auto recorder = recorder_.lock()) recorder->pass_begins(Pass::kBackward);
-  gradients_->start(/*averages=*/num_no_sync_ == 0);
+  averages_ = num_no_sync_ == 0;
+  keeps_graph_ = torch::autograd::get_current_graph_task_keep_graph();
+  gradients_->start(averages_);
 }
 
 /// Note [Where a pass of autograd ends]
@@ -400,8 +436,12 @@ void FsdpState::leave_pass(int pass) {
   const bool had_gradients = phase_ == Phase::kBackward;
   if (had_gradients) {
     phase_ = Phase::kBetween;
-    const GradientMemory counted(recorder);
-    gradients_->finish();
+    {
+      const GradientMemory counted(recorder);
+      gradients_->finish();
+    }
+    // Not only before the next forward: a model may compute with a buffer before any parameter tells that one begins.
+    if (averages_ && !keeps_graph_) sync_buffers();
   }
   gathers_->release_all();
   if (recorder && had_gradients) recorder->backward_ended(replicated_);

@@ -2,7 +2,9 @@
 
 #include <tessera/fsdp/fsdp_options.h>
 #include <tessera/fsdp/fully_shard.h>
+#include <tessera/intercept/gradient_notice.h>
 #include <tessera/intercept/watch.h>
+#include <tessera/shard/buffer_sync.h>
 
 #include <atomic>
 #include <deque>
@@ -100,11 +102,14 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   /// Throws ConfigError for a parameter that stays whole and was unfrozen: no optimizer of ours has it.
   void require_replicated_unchanged() const;
   /// Of a parameter that stays whole.
-  void on_replicated_use(std::string_view operator_name);
+  void on_replicated_use(const intercept::Use& use);
+  /// Where nothing else may: of parameters that were unfrozen, nobody takes the gradients.
+  void raise_at_gradients();
   void on_gradient(int unit, std::size_t index, const at::Tensor& gradient);
   void on_block_gradients(int unit);
   void leave_backward();
   void begin_forward();
+  void sync_buffers();
   void on_replicated_gradient();
   /// At each gradient: the first one begins the pass.
   void begin_backward();
@@ -113,6 +118,10 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   bool pass_has_broken() const { return pass_ != kNoPass && token_of_pass_.expired(); }
   void leave_broken_pass();
   void seal(const std::vector<int>& units);
+  void watch_shards();
+  /// With Notice::kCalls. Throws ConfigError when somebody has written to its parameters.
+  void let_go_of_block();
+  bool has_gradients() const;
   void require_sealed(const std::vector<int>& units);
   bool is_own_thread() const { return std::this_thread::get_id() == thread_; }
   void raise_kept_errors();
@@ -126,13 +135,17 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   std::optional<BufferPool> gradient_rows_;
   std::vector<std::unique_ptr<Unit>> units_;
   SamePath path_;
+  BufferSync buffer_sync_;
   std::optional<GatherSchedule> gathers_;
   std::unique_ptr<GradientReduction> gradients_;
   std::shared_ptr<RandomGuard> guard_;  // in reproducible mode
   std::vector<std::shared_ptr<intercept::Listener>> listeners_;
+  std::vector<intercept::GradientNotice> refusals_;  // of a forward that must not be
   std::vector<intercept::Watch> watches_;
   std::optional<intercept::Watch> shard_watch_;
-  int num_wholes_ = 0;  // that gather() has given and that live
+  int num_wholes_ = 0;       // that gather() has given and that live
+  bool could_step_ = false;  // before the forward of now
+  bool may_step_ = false;    // with Notice::kCalls: from a backward to the next forward
   std::optional<ShardLock> shard_lock_;
   std::optional<VectorGuard> vector_guard_;
 
@@ -143,7 +156,9 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   int pass_ = kNoPass;  // of autograd, by its number
   std::weak_ptr<int> token_of_pass_;
   int num_no_sync_ = 0;
-  bool busy_ = false;  // in our own operators
+  bool averages_ = true;      // in the backward pass of now
+  bool keeps_graph_ = false;  // which is then gone through again, and needs its buffers
+  bool busy_ = false;         // in our own operators
   std::exception_ptr kept_error_;
   int num_unwinding_ = 0;  // exceptions, when that was kept
   int refused_unit_ = 0;   // whose kernels say it

@@ -1,5 +1,6 @@
 // Parameters that are held whole, and writes: to them and to shards.
 #include <tessera/core/error.h>
+#include <tessera/intercept/in_backward.h>
 
 #include <torch/nn/module.h>
 
@@ -45,14 +46,27 @@ void FsdpState::hold(const std::vector<int>& units, bool writes) {
   raise_kept_errors();
   const Flag busy(busy_);
   for (const int unit : units) units_[static_cast<std::size_t>(unit)]->require_unchanged();
+  // What a forward has kept for a backward that did not come may be older than the shards.
+  if (kept_ && !intercept::in_backward()) let_go_of_block();
   gathers_->hold(units, writes);
   seal(units);
-  if (num_wholes_++ == 0) shard_watch_->resume();
+  ++num_wholes_;
+  watch_shards();
+}
+
+void FsdpState::watch_shards() {
+  const bool watches = notice_ != Notice::kCalls || num_wholes_ > 0 || may_step_;
+  if (watches) {
+    shard_watch_->resume();
+  } else {
+    shard_watch_->pause();
+  }
 }
 
 void FsdpState::let_go(const std::vector<int>& units, bool writes) noexcept {
   const Flag busy(busy_);
-  if (--num_wholes_ == 0 && notice_ == Notice::kCalls) shard_watch_->pause();
+  --num_wholes_;
+  watch_shards();
   try {
     require_sealed(units);
   } catch (...) {
@@ -69,7 +83,9 @@ void FsdpState::let_go(const std::vector<int>& units, bool writes) noexcept {
 void FsdpState::seal(const std::vector<int>& units) {
   for (const int unit : units) {
     if (units_[static_cast<std::size_t>(unit)]->state() == UnitState::kGathered) {
-      units_[static_cast<std::size_t>(unit)]->seal();
+      // Where ranks share a copy, another one may be ahead of this one and write its own part. Where nobody hears of
+      // operators that write, all ranks should find the same.
+      units_[static_cast<std::size_t>(unit)]->seal(/*all=*/notice_ == Notice::kCalls);
     }
   }
 }
@@ -107,6 +123,8 @@ void FsdpState::on_shard_write(const intercept::Use& use) {
   if (busy_) return;
   const Flag busy(busy_);
   try {
+    // What a forward has kept for a backward that did not come to this block.
+    if (kept_ && num_wholes_ == 0) let_go_of_block();
     require_nothing_held();
     if (!overwrites(use.operator_name())) {
       for (const auto& unit : units_) unit->require_none_cleared();

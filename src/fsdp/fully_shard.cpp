@@ -113,6 +113,8 @@ std::vector<std::pair<std::string, at::Tensor>> ShardedModel::named_parameters()
       continue;
     }
     for (const auto& slice : unit->trained_slices()) {
+      // A program that leaves out what is frozen asks the slice.
+      slice.values.set_requires_grad(unit->parameters()[slice.index].requires_grad());
       named.emplace_back(unit->layout().items()[slice.index].name, slice.values);
     }
   }

@@ -24,7 +24,9 @@ at::Tensor GatheredRow::make_shard() const {
 }
 
 void GatheredRow::start(const at::Tensor& shard) {
-  arriving_.give(kept_ ? std::move(kept_) : buffers_.lend(static_cast<std::size_t>(arriving_.num_bytes())));
+  // Exchanged, not moved from: a DataPtr that was moved from still has its address.
+  c10::DataPtr kept = std::exchange(kept_, c10::DataPtr());
+  arriving_.give(kept ? std::move(kept) : buffers_.lend(static_cast<std::size_t>(arriving_.num_bytes())));
   at::Tensor part = shard;
   if (row_dtype_ != shard_dtype_) {
     // What travels is what is computed with.

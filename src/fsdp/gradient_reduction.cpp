@@ -39,9 +39,9 @@ class GradientCatcher : public torch::autograd::FunctionPreHook {
 };
 
 /// Tells of a gradient, and lets it pass.
-class GradientNotice : public torch::autograd::FunctionPreHook {
+class ReplicatedNotice : public torch::autograd::FunctionPreHook {
  public:
-  explicit GradientNotice(std::function<void()> on_gradient) : on_gradient_(std::move(on_gradient)) {}
+  explicit ReplicatedNotice(std::function<void()> on_gradient) : on_gradient_(std::move(on_gradient)) {}
 
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
     on_gradient_();
@@ -79,13 +79,22 @@ void GradientReduction::hook(const OnGradient& on_gradient, const std::function<
       hooked_.push_back({std::move(accumulator), static_cast<int>(u)});
     }
   }
-  // A pass may reach these alone: of a small model, or of one whose large parameters are frozen.
+  on_replicated_ = on_replicated;
   for (const at::Tensor& parameter : replicated_.tensors) {
     if (!parameter.requires_grad()) continue;
-    auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
-    accumulator->add_pre_hook(std::make_unique<GradientNotice>(on_replicated));
-    hooked_.push_back({std::move(accumulator), -1});
+    hooked_replicated_[parameter.unsafeGetTensorImpl()] = nullptr;
+    hook_if_moved(parameter);
   }
+}
+
+void GradientReduction::hook_if_moved(const at::Tensor& replicated) {
+  const auto found = hooked_replicated_.find(replicated.unsafeGetTensorImpl());
+  if (found == hooked_replicated_.end() || !replicated.requires_grad()) return;
+  auto accumulator = torch::autograd::impl::grad_accumulator(replicated);
+  if (accumulator == found->second) return;
+  // A pass may reach these alone: of a small model, or of one whose large parameters are frozen.
+  accumulator->add_pre_hook(std::make_unique<ReplicatedNotice>(on_replicated_));
+  found->second = std::move(accumulator);
 }
 
 void GradientReduction::start(bool averages) {
@@ -93,7 +102,7 @@ void GradientReduction::start(bool averages) {
   for (const auto& unit : units_) unit->drop_cleared_gradients();
   std::fill(expected_.begin(), expected_.end(), 0);
   for (const Hooked& hooked : hooked_) {
-    if (hooked.unit >= 0 && will_run(hooked.accumulator.get())) ++expected_[static_cast<std::size_t>(hooked.unit)];
+    if (will_run(hooked.accumulator.get())) ++expected_[static_cast<std::size_t>(hooked.unit)];
   }
 }
 

@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "fsdp/same_path.h"
@@ -32,6 +33,10 @@ class GradientReduction {
   /// From now on gradients of units go to `on_gradient` instead of `grad()`; `on_replicated` hears of each gradient of
   /// a parameter that stays whole. Both may be called after this object is gone.
   void hook(const OnGradient& on_gradient, const std::function<void()>& on_replicated);
+
+  /// Somebody may have given a parameter that stays whole other memory, as torch::load does; autograd then forgets
+  /// hooks without a word. To be called before it is used.
+  void hook_if_moved(const at::Tensor& replicated);
 
   /// A backward pass begins. `averages`: gradients of this and earlier passes are averaged in it.
   void start(bool averages);
@@ -74,7 +79,7 @@ class GradientReduction {
 
   struct Hooked {
     c10::intrusive_ptr<torch::autograd::Node> accumulator;
-    int unit;  // -1: a parameter that stays whole
+    int unit;
   };
 
   const std::vector<std::unique_ptr<Unit>>& units_;
@@ -82,6 +87,8 @@ class GradientReduction {
   UnitRanks ranks_;
   SamePath& path_;
   std::vector<Hooked> hooked_;
+  std::function<void()> on_replicated_;
+  std::unordered_map<const c10::TensorImpl*, c10::intrusive_ptr<torch::autograd::Node>> hooked_replicated_;
   bool averages_ = true;
   std::vector<int> expected_;  // of each unit: gradients still to come in this pass
   std::deque<int> reducing_;   // units whose average is under way

@@ -7,7 +7,7 @@
 
 namespace tessera::fsdp {
 
-RandomGuard::RandomGuard(int world_rank, std::function<void(std::string_view operator_name)> on_whole_use)
+RandomGuard::RandomGuard(int world_rank, std::function<void(const intercept::Use&)> on_whole_use)
     : world_rank_(world_rank), on_whole_use_(std::move(on_whole_use)) {}
 
 void RandomGuard::raise() {
@@ -15,7 +15,7 @@ void RandomGuard::raise() {
 }
 
 void RandomGuard::on_use(const intercept::Use& use) {
-  if (std::this_thread::get_id() == thread_) on_whole_use_(use.operator_name());
+  if (std::this_thread::get_id() == thread_) on_whole_use_(use);
 }
 
 void RandomGuard::on_operator(std::string_view operator_name) {

@@ -15,7 +15,7 @@ namespace tessera::fsdp {
 class RandomGuard : public intercept::Listener {
  public:
   /// `on_whole_use`: an operator takes a parameter that stays whole.
-  RandomGuard(int world_rank, std::function<void(std::string_view operator_name)> on_whole_use);
+  RandomGuard(int world_rank, std::function<void(const intercept::Use&)> on_whole_use);
 
   void begin() { is_active_ = true; }
   void end() { is_active_ = false; }
@@ -27,7 +27,7 @@ class RandomGuard : public intercept::Listener {
 
  private:
   int world_rank_;
-  std::function<void(std::string_view)> on_whole_use_;
+  std::function<void(const intercept::Use&)> on_whole_use_;
   std::thread::id thread_ = std::this_thread::get_id();
   bool is_active_ = false;
   std::exception_ptr refusal_;

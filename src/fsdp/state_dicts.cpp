@@ -45,6 +45,7 @@ void require_rows(const std::string& name, const at::Tensor& tensor) {
 std::map<std::string, at::Tensor> ShardedModel::full_state_dict() const {
   const at::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> state;
+  for (const auto& unit : state_->units()) unit->require_own_memory();
   // Unit by unit: all of them at once may be more than a rank can hold.
   for (const auto& unit : state_->units()) {
     const at::Tensor row = unit->whole_values();
@@ -71,6 +72,7 @@ std::map<std::string, at::Tensor> ShardedModel::full_state_dict() const {
 std::map<std::string, StateSlice> ShardedModel::sharded_state_dict() const {
   std::map<std::string, StateSlice> state;
   for (const auto& unit : state_->units()) {
+    unit->require_own_memory();
     if (unit->is_written()) {
       throw ConfigError("the slices of this model are asked for while gather() holds it to be written to (rank " +
                         std::to_string(state_->ranks().shards.world_rank()) +

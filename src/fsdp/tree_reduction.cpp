@@ -52,11 +52,21 @@ TreeReduction::TreeReduction(const std::vector<std::unique_ptr<Unit>>& units, co
 void TreeReduction::before_forward() {
   const int rank = ranks().shards.world_rank();
   require_num_threads(kNumThreads, rank, "Leave at::set_num_threads() at 1");
+  bool is_cleared = true;
   for (const auto& unit : units()) {
-    for (const Unit::Slice& slice : unit->trained_slices()) drop_cleared_gradient(slice.values.mutable_grad(), rank);
+    for (const Unit::Slice& slice : unit->trained_slices()) {
+      is_cleared = drop_cleared_gradient(slice.values.mutable_grad()) && is_cleared;
+    }
     unit->shard().mutable_grad() = at::Tensor();
   }
-  for (const at::Tensor& parameter : trained_replicated()) drop_cleared_gradient(parameter.mutable_grad(), rank);
+  for (const at::Tensor& parameter : trained_replicated()) {
+    is_cleared = drop_cleared_gradient(parameter.mutable_grad()) && is_cleared;
+  }
+  // This rank's part may be of zeros where another's is not: all refuse, or none.
+  const at::Tensor left = at::full({1}, is_cleared ? 0 : 1, at::kInt);
+  ranks().shards.all_reduce(left, ReduceOp::kMax);
+  if (ranks().replicas) ranks().replicas->all_reduce(left, ReduceOp::kMax);
+  if (left.item<int>() > 0) refuse_gradients_left(rank);
 }
 
 void TreeReduction::set_micro_batch(std::int64_t index) {

@@ -192,13 +192,17 @@ void Unit::note_versions() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) versions_[i] = parameters_[i]._version();
 }
 
-void Unit::seal() {
-  if (!is_whole() && !is_written_) seal_ = fingerprint_of(my_part());
+void Unit::seal(bool all) {
+  // What is sealed stays so: within gather() a forward may begin, of a program that has written something meanwhile.
+  if (is_whole() || is_written_ || seal_) return;
+  sealed_ = all ? storage_.row() : my_part();
+  seal_ = fingerprint_of(sealed_);
 }
 
 void Unit::require_sealed() {
   const auto seal = std::exchange(seal_, std::nullopt);
-  if (!seal || state_ != UnitState::kGathered || fingerprint_of(my_part()) == *seal) return;
+  const at::Tensor sealed = std::exchange(sealed_, at::Tensor());
+  if (!seal || state_ != UnitState::kGathered || fingerprint_of(sealed) == *seal) return;
   throw ConfigError(
       "the parameters of " + label_of(name_) + " were written to while they were whole (rank " +
       std::to_string(ranks_.shards.world_rank()) +
@@ -226,15 +230,22 @@ void Unit::set_values(const at::Tensor& row) {
   shard_.detach().copy_(row.narrow(0, mine_.start, mine_.size));
 }
 
+void Unit::require_own_memory() const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (storage_.holds(parameters_[i])) continue;
+    throw ConfigError("the parameter " + layout_.items()[i].name +
+                      " was given other memory after fully_shard() (rank " +
+                      std::to_string(ranks_.shards.world_rank()) +
+                      "): torch::load, Module::to and set_data() do that. Load and convert the model before it is "
+                      "sharded");
+  }
+}
+
 void Unit::require_unchanged() const {
+  require_own_memory();
   const auto here = [this] { return " (rank " + std::to_string(ranks_.shards.world_rank()) + ")"; };
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const std::string& parameter = layout_.items()[i].name;
-    if (!storage_.holds(parameters_[i])) {
-      throw ConfigError("the parameter " + parameter + " was given other memory after fully_shard()" + here() +
-                        ": torch::load, Module::to and set_data() do that. Load and convert the model before it is "
-                        "sharded");
-    }
     if (is_trained_ && !parameters_[i].requires_grad() && trained_slices_.empty()) {
       throw ConfigError("the parameter " + parameter + " was frozen after fully_shard()" + here() +
                         ": the optimizer knows its unit as one vector, and would go on to change it. Freeze it before, "

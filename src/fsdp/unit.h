@@ -86,7 +86,7 @@ class Unit {
   /// This rank's part of what was written is in the shard afterwards, and the unit is in shards. Collective.
   void end_write();
   /// Remembers this rank's part of the row. Requires: kGathered.
-  void seal();
+  void seal(bool all);
   /// Throws ConfigError when that part is not what it was, though nobody said that he would write. Forgets it.
   void require_sealed();
   /// A new row with the exact values of all parts. Collective.
@@ -97,7 +97,9 @@ class Unit {
   void set_values(const at::Tensor& row);
   /// A parameter within such a row.
   at::Tensor view_of(const at::Tensor& row, std::size_t index) const;
-  /// Throws ConfigError for a parameter that somebody gave other memory, as torch::load does, or froze or unfroze.
+  /// Throws ConfigError for a parameter that somebody gave other memory, as torch::load does.
+  void require_own_memory() const;
+  /// The same, and for one that somebody froze or unfroze.
   void require_unchanged() const;
   /// Throws ConfigError for a parameter whose values somebody changed: its shards know nothing of it.
   void require_unwritten() const;
@@ -163,7 +165,8 @@ class Unit {
   std::vector<std::int64_t> versions_;  // of the parameters: autograd counts writes
   UnitState state_ = UnitState::kSharded;
   bool is_written_ = false;
-  std::optional<std::uint64_t> seal_;  // of this rank's part of the row
+  std::optional<std::uint64_t> seal_;
+  at::Tensor sealed_;  // the row, or this rank's part of it
   Work reduce_;
 
   HollowStorage gradients_;  // all of this rank's, unreduced

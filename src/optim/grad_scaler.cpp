@@ -109,7 +109,10 @@ void GradScaler::unscale(torch::optim::Optimizer& optimizer) {
 bool GradScaler::divide(const std::vector<at::Tensor>& gradients) const {
   // The kernel takes lists of one device and dtype.
   std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, c10::ScalarType>, std::vector<at::Tensor>> lists;
-  for (const at::Tensor& gradient : gradients) {
+  for (const at::Tensor& given : gradients) {
+    // Nor complex numbers, nor zeros that are not there.
+    const at::Tensor dense = given.is_sparse() ? given._values() : given;
+    const at::Tensor gradient = dense.is_complex() ? at::view_as_real(dense) : dense;
     lists[{gradient.device().type(), gradient.device().index(), gradient.scalar_type()}].push_back(gradient);
   }
   const auto inverse = static_cast<float>(1.0 / scale_);

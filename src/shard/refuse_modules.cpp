@@ -34,8 +34,8 @@ void refuse_renormalising_modules(const torch::nn::Module& model) {
     if (!options.max_norm()) return;
     throw ConfigError("the embedding \"" + name +
                       "\" has max_norm: its forward shortens the rows that it looks up, each rank those of its own "
-                      "batch, and the ranks' weights would drift apart. Build it without, and after each step call "
-                      "at::renorm_(2, 0, max_norm) on its weight, on every rank");
+                      "batch, and the ranks' weights would drift apart. Build it without, and after each step "
+                      "call renorm_(norm_type, 0, max_norm) on its weight, under NoGradGuard and on every rank");
   });
 }
 

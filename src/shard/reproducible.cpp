@@ -74,13 +74,16 @@ void require_num_threads(int num_threads, int world_rank, const std::string& wha
                     std::to_string(world_rank) + "): results would differ. " + what_to_do);
 }
 
-void drop_cleared_gradient(at::Tensor& gradient, int world_rank) {
-  if (gradient.defined() && gradient.count_nonzero().item<std::int64_t>() > 0) {
-    throw ConfigError("reproducible mode needs the gradients cleared before a forward (rank " +
-                      std::to_string(world_rank) +
-                      "): call zero_grad() after the optimizer's step, and look at parameters under NoGradGuard");
-  }
+bool drop_cleared_gradient(at::Tensor& gradient) {
+  if (gradient.defined() && gradient.count_nonzero().item<std::int64_t>() > 0) return false;
   gradient = at::Tensor();
+  return true;
+}
+
+void refuse_gradients_left(int world_rank) {
+  throw ConfigError("reproducible mode needs the gradients cleared before a forward (rank " +
+                    std::to_string(world_rank) +
+                    "): call zero_grad() after the optimizer's step, and look at parameters under NoGradGuard");
 }
 
 ConfigError refusal_of_random_operator(std::string_view operator_name, int world_rank) {

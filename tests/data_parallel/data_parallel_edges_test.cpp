@@ -167,6 +167,8 @@ TEST(DataParallel, FreesTheGraphAfterBackwardUnlessAskedToRetainIt) {
   loss.backward();
   EXPECT_TRUE(at::allclose(model->linear->weight.grad(), once * 2));
   EXPECT_TRUE(model->seen->graph.expired());
+  testing::expect_parts(testing::message_of<ConfigError>([&] { loss.backward(); }),
+                        {"backward through DataParallel a second time"});
 }
 
 TEST(DataParallel, NamesTheReplicaThatFails) {
@@ -175,7 +177,7 @@ TEST(DataParallel, NamesTheReplicaThatFails) {
   at::Tensor input = random_values({4, 6}, 1);
   input[2][0] = 13;
   const auto message = testing::message_of<Error>([&] { parallel.forward(input); });
-  testing::expect_parts(message, {"replica 1 of 2 (cpu)", "forward", "thirteen"});
+  testing::expect_parts(message, {"replica 1 of 2 (cpu) failed in its forward", "thirteen"});
   try {
     parallel.forward(input);
   } catch (const Error& error) {
@@ -191,10 +193,21 @@ TEST(DataParallel, NamesTheReplicaThatFailsInBackward) {
   model->seen->fails_in_backward = true;
   const at::Tensor loss = parallel.forward(random_values({4, 6}, 1)).sum();
   const auto message = testing::message_of<Error>([&] { loss.backward(); });
-  testing::expect_parts(message, {"replica 0 of 2 (cpu)", "backward", "no way back"});
+  testing::expect_parts(message, {"replica 0 of 2 (cpu) failed in its backward", "no way back"});
   model->seen->fails_in_backward = false;
   parallel.forward(random_values({4, 6}, 1)).sum().backward();
   EXPECT_TRUE(model->linear->weight.grad().defined()) << "the next step is as ever";
+}
+
+struct ThrowsANumberImpl : torch::nn::Cloneable<ThrowsANumberImpl> {
+  void reset() override {}
+  at::Tensor forward(const at::Tensor& /*x*/) const { throw 13; }
+};
+
+TEST(DataParallel, NamesTheReplicaThatFailsWithSomethingElse) {
+  const DataParallel<ThrowsANumberImpl> parallel(std::make_shared<ThrowsANumberImpl>(), replicas(2));
+  testing::expect_parts(testing::message_of<Error>([&] { parallel.forward(random_values({4, 6}, 1)); }),
+                        {"failed in its forward", "an exception of an unknown kind"});
 }
 
 TEST(DataParallel, LetsReplicasIdleThatGetNoRows) {
@@ -235,7 +248,7 @@ TEST(DataParallel, CutsAllInputsAlongTheDimension) {
   expected.square().sum().backward();
   EXPECT_TRUE(at::allclose(gradient, scale.grad()));
   const auto message = testing::message_of<ConfigError>([&] { parallel.forward(x, scale.narrow(1, 0, 3)); });
-  testing::expect_parts(message, {"5 and 3"});
+  testing::expect_parts(message, {"all inputs are cut along dimension 1", "5 and 3"});
 }
 
 struct ShiftImpl : torch::nn::Cloneable<ShiftImpl> {
@@ -299,6 +312,29 @@ TEST(DataParallel, NamesTheFixForAModelThatCannotBeCloned) {
   testing::expect_parts(message, {"NotCloneable", "torch::nn::Cloneable", "reset()"});
 }
 
+/// Clones itself as it likes.
+struct Deviant : torch::nn::Module {
+  explicit Deviant(bool shares) {
+    const at::Tensor first = register_parameter("first", torch::zeros({2}));
+    register_parameter("second", shares ? first : torch::zeros({2}));
+  }
+  at::Tensor forward(const at::Tensor& x) const { return x; }
+  std::shared_ptr<Module> clone(const std::optional<at::Device>& /*device*/) const override { return cloned; }
+  std::shared_ptr<Module> cloned;
+};
+
+TEST(DataParallel, RefusesAClonedModelThatIsAnother) {
+  const auto refusal_of = [](std::shared_ptr<torch::nn::Module> clone) {
+    const auto model = std::make_shared<Deviant>(false);
+    model->cloned = std::move(clone);
+    return testing::message_of<ConfigError>([&] { DataParallel<Deviant>(model, replicas(2)); });
+  };
+  testing::expect_parts(refusal_of(torch::nn::Linear(2, 2).ptr()),
+                        {"the clone of the model has no parameter \"first\"", "reset()"});
+  testing::expect_parts(refusal_of(std::make_shared<Deviant>(true)),
+                        {"\"second\" is shared in the clone of the model"});
+}
+
 TEST(DataParallel, RefusesOptionsThatContradictEachOther) {
   const auto refused = [](const DataParallelOptions& options) {
     return testing::message_of<ConfigError>([&] { DataParallel<MlpImpl>(make_model<MlpImpl>(), options); });
@@ -306,7 +342,13 @@ TEST(DataParallel, RefusesOptionsThatContradictEachOther) {
   testing::expect_parts(refused(replicas(3).devices({at::kCPU, at::kCPU})), {"2 devices for 3 replicas"});
   testing::expect_parts(refused(replicas(-1)), {"num_replicas", "-1"});
   testing::expect_parts(refused(replicas(2).threads_per_replica(0)), {"threads_per_replica", "0"});
-  testing::expect_parts(refused(DataParallelOptions().devices({at::kMeta})), {"first device, meta", "first.weight"});
+  testing::expect_parts(refused(DataParallelOptions().devices({at::kMeta})),
+                        {"the model must lie on the first device, meta", "first.weight"});
+  testing::expect_parts(refused(DataParallelOptions().devices({at::kCPU, at::kMeta})),
+                        {"replicas need devices of one kind", "cpu and meta"});
+  testing::expect_parts(
+      testing::message_of<ConfigError>([] { DataParallel<MlpImpl>(std::shared_ptr<MlpImpl>(), replicas(2)); }),
+      {"found an empty pointer"});
 }
 
 TEST(DataParallel, ClonesWithoutTouchingTheRandomGenerator) {

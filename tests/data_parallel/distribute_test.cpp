@@ -84,6 +84,7 @@ TEST(Distribute, NamesTheFirstParameterThatDiffersBetweenRanks) {
         text = error.what();
       }
       for (const auto part : parts) require(text.find(part) != std::string::npos, "\"" + text + "\"");
+      require(text.find("do not distribute the same model") != std::string::npos, "\"" + text + "\"");
     };
     const bool other = world.rank() == 2;
     expect_text(torch::nn::Sequential(torch::nn::Linear(2, 2), torch::nn::Linear(2, other ? 5 : 3)),
@@ -130,6 +131,37 @@ TEST(Distribute, SeesTheForwardOfWeightsThatWereLoaded) {
   });
 }
 
+void cast_to_and_fro(torch::nn::Module& model) {
+  model.to(at::kDouble);
+  model.to(at::kFloat);
+}
+
+TEST(Distribute, SeesTheForwardAfterACast) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world);
+    for (int step = 0; step < 3; ++step) {
+      // With a graph, so that it begins a forward; and then parameters have other memory and no hooks.
+      cast_to_and_fro(*model);
+      model->zero_grad();
+      backward(*model, world.rank());
+      require(close(model->last->weight.grad(), average_of(2)), "the average");
+    }
+  });
+}
+
+TEST(Distribute, RefusesOtherMemoryBetweenForwardAndBackward) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world);
+    const at::Tensor loss = model->forward(chain_input(world.rank())).sum();
+    cast_to_and_fro(*model);
+    testing::expect_parts(
+        testing::message_of<ConfigError>([&] { loss.backward(); }),
+        {"was given other memory between a forward and its backward", "rank", "run the forward again"});
+  });
+}
+
 TEST(Distribute, TakesALookAtDetachedParametersForNoForward) {
   run_threads(2, [](const World& world) {
     const auto model = std::make_shared<Chain>();
@@ -173,21 +205,52 @@ TEST(Distribute, RefusesAModelWithNothingToTrainOrThatRenormalisesItself) {
   run_threads(1, [](const World& world) {
     torch::nn::Linear frozen(2, 2);
     for (auto& parameter : frozen->parameters()) parameter.set_requires_grad(false);
-    EXPECT_THROW(std::ignore = distribute(frozen, world), ConfigError);
+    testing::expect_parts(testing::message_of<ConfigError>([&] { std::ignore = distribute(frozen, world); }),
+                          {"has no parameter that requires a gradient"});
     torch::nn::Sequential table(torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 2).max_norm(1.0)));
     testing::expect_parts(testing::message_of<ConfigError>([&] { std::ignore = distribute(table, world); }),
                           {"embedding \"0\"", "max_norm", "drift apart"});
   });
 }
 
+TEST(Distribute, RefusesANullModel) {
+  const World world = fake_world(0, 1);
+  testing::expect_parts(
+      testing::message_of<ConfigError>([&] { std::ignore = distribute(std::shared_ptr<Chain>(), world); }),
+      {"there is no model to distribute"});
+}
+
+std::string refusal_of(const DdpOptions& options) {
+  const World world = fake_world(0, 1);
+  return testing::message_of<ConfigError>([&] { std::ignore = distribute(std::make_shared<Chain>(), world, options); });
+}
+
 TEST(Distribute, RefusesOptionsThatCannotBeMetAllAtOnce) {
-  run_threads(1, [](const World& world) {
-    const auto options =
-        DdpOptions().bucket_bytes(0).delay_all_reduce(true).find_unused_parameters(true).micro_batches(3);
-    testing::expect_parts(
-        testing::message_of<ConfigError>([&] { std::ignore = distribute(std::make_shared<Chain>(), world, options); }),
-        {"bucket_bytes is 0", "leave find_unused_parameters off", "for reproducible(true) only"});
-  });
+  const auto contradicting = DdpOptions()
+                                 .bucket_bytes(0)
+                                 .first_bucket_bytes(-1)
+                                 .delay_all_reduce(true)
+                                 .find_unused_parameters(true)
+                                 .static_graph(true)
+                                 .hook(all_reduce_hook())
+                                 .compression("fp16")
+                                 .micro_batches(3)
+                                 .num_threads(2);
+  testing::expect_parts(refusal_of(contradicting),
+                        {"the options of data parallelism cannot be met", "  bucket_bytes is 0; it must be above 0",
+                         "first_bucket_bytes is -1; it must be above 0", "leave find_unused_parameters off",
+                         "static_graph is for the overlap that delay_all_reduce gives up",
+                         "a hook of one's own and compression \"fp16\" exclude each other",
+                         "micro_batches is for reproducible(true) only", "num_threads is for reproducible(true) only"});
+}
+
+TEST(Distribute, RefusesOptionsThatReproducibleModeHasNoUseFor) {
+  const auto reproducible = DdpOptions().reproducible(true).micro_batches(1);
+  testing::expect_parts(refusal_of(DdpOptions(reproducible).num_threads(0)), {"num_threads must be at least 1"});
+  testing::expect_parts(refusal_of(DdpOptions(reproducible).compression("fp16")),
+                        {"it takes no hook and no compression"});
+  testing::expect_parts(refusal_of(DdpOptions(reproducible).static_graph(true)),
+                        {"steer buckets, which reproducible mode does not use"});
 }
 
 TEST(NoSync, AddsGradientsUpUntilTheFirstPassAfterIt) {
@@ -287,11 +350,31 @@ TEST(Distribute, RefusesASecondBackwardOfOneForward) {
     const auto model = std::make_shared<Chain>();
     const auto early = model->forward(chain_input(0)).sum();
     const auto ddp = distribute(model, world, DdpOptions().init_sync(false));
-    EXPECT_THROW(early.backward(), ConfigError);
+    testing::expect_parts(testing::message_of<ConfigError>([&] { early.backward(); }),
+                          {"a backward pass ran whose forward was not seen"});
     const auto loss = model->forward(chain_input(world.rank())).sum();
     loss.backward({}, /*retain_graph=*/true);
     const auto text = testing::message_of<ConfigError>([&] { loss.backward(); });
     testing::expect_parts(text, {"a second backward pass ran after one forward", "Add the losses"});
+  });
+}
+
+TEST(Distribute, RefusesToGoOnAfterABackwardThatFailed) {
+  run_threads(1, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    DistributedDataParallel<Chain> ddp(model, world);
+    const auto forward = [&] { return ddp(chain_input(0), false).sum(); };
+    const auto loss = forward();
+    const auto other = forward();
+    // After the last layer's gradients, which begin the pass.
+    model->first->weight.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("broken"); });
+    EXPECT_THROW(loss.backward(), std::runtime_error);
+    testing::expect_parts(testing::message_of<ConfigError>([&] { other.backward(); }),
+                          {"a backward pass began inside another one, or after one that failed", "rank 0"});
+    testing::expect_parts(testing::message_of<ConfigError>(forward),
+                          {"a forward began before the last backward pass was complete", "rank 0"});
+    testing::expect_parts(testing::message_of<ConfigError>([&] { std::ignore = ddp.handle().buckets(); }),
+                          {"A backward pass is under way, or failed", "distribute the model anew"});
   });
 }
 

@@ -1,7 +1,7 @@
 // Parameters that are frozen and unfrozen while a model is trained.
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
-#include <tessera/data_parallel/distribute.h>
+#include <tessera/data_parallel/distributed_data_parallel.h>
 
 #include <torch/optim/sgd.h>
 #include <gtest/gtest.h>
@@ -73,6 +73,46 @@ TEST(FrozenParameters, MayNotChangeWithinAForward) {
     train(model->first, true);
     testing::expect_parts(testing::message_of<ConfigError>([&] { backward(*model, world.rank()); }),
                           {"frozen or unfrozen", "NoGradGuard", "rank"});
+  });
+}
+
+TEST(FrozenParameters, MayNotChangePlacesWithinAForward) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    train(model->first, false);
+    const auto ddp = distribute(model, world, DdpOptions().find_unused_parameters(true));
+    backward(*model, world.rank());
+    std::ignore = model->last->weight.norm();
+    // Now the loss depends on none of those that were trained.
+    for (torch::nn::Linear* layer : {&model->first, &model->middle, &model->last})
+      train(*layer, layer == &model->first);
+    for (auto& parameter : model->parameters()) parameter.mutable_grad() = at::Tensor();
+    testing::expect_parts(testing::message_of<ConfigError>([&] { backward(*model, world.rank()); }),
+                          {"frozen or unfrozen", "NoGradGuard", "rank"});
+    // It has been said; from here on they are averaged.
+    for (auto& parameter : model->parameters()) parameter.mutable_grad() = at::Tensor();
+    backward(*model, world.rank());
+    const at::Tensor gradient = model->first->weight.grad().clone();
+    world.comm().broadcast(gradient, 0);
+    require(at::equal(gradient, model->first->weight.grad()), "the same on both ranks");
+  });
+}
+
+TEST(FrozenParameters, MayNotBeAllOfThem) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    DistributedDataParallel<Chain> ddp(model, world);
+    const auto forward = [&] { return ddp(testing::chain_input(world.rank()), false).sum(); };
+    forward().backward();
+    for (torch::nn::Linear* layer : {&model->first, &model->middle, &model->last}) train(*layer, false);
+    for (int i = 0; i < 2; ++i) {
+      testing::expect_parts(testing::message_of<ConfigError>(forward), {"no parameter that requires a gradient"});
+    }
+    train(model->last, true);
+    forward().backward();
+    const at::Tensor gradient = model->last->weight.grad().clone();
+    world.comm().broadcast(gradient, 0);
+    require(at::equal(gradient, model->last->weight.grad()), "averaged");
   });
 }
 

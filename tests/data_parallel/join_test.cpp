@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "data_parallel/small_models.h"
+#include "support/error_message.h"
 #include "support/require.h"
 #include "support/sum_hook.h"
 
@@ -17,6 +18,8 @@ namespace tessera {
 namespace {
 
 using testing::Chain;
+using testing::expect_parts;
+using testing::message_of;
 using testing::require;
 
 using Batches = std::vector<int>;
@@ -92,10 +95,23 @@ TEST(Join, LetsARankHaveNoBatchAtAll) {
 TEST(Join, RefusesWhatARankWithoutBatchesCannotAnswer) {
   run_threads(1, [](const World& world) {
     const auto ddp = distribute(std::make_shared<Chain>(), world, DdpOptions().static_graph(true));
-    EXPECT_THROW(const auto join = ddp.join(), ConfigError);
+    expect_parts(message_of<ConfigError>([&] { const auto join = ddp.join(); }), {"run one step before join()"});
     torch::nn::Sequential norms(SyncBatchNorm(torch::nn::BatchNormOptions(3), world));
     const auto other = distribute(norms, world);
-    EXPECT_THROW(const auto join = other.join(), ConfigError);
+    expect_parts(message_of<ConfigError>([&] { const auto join = other.join(); }),
+                 {"the layer \"0\"", "whose calls a rank without batches cannot answer"});
+  });
+}
+
+TEST(Join, RefusesParametersThatAreFrozenInside) {
+  run_threads(1, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world);
+    const auto join = ddp.join();
+    testing::backward(*model, 0);
+    model->first->weight.set_requires_grad(false);
+    expect_parts(message_of<ConfigError>([&] { testing::backward(*model, 0); }),
+                 {"frozen or unfrozen inside join()", "outside of it", "rank 0"});
   });
 }
 
@@ -106,12 +122,14 @@ TEST(Join, CanBeFollowedByAnother) {
     std::unique_ptr<Join> join;
     for (int epoch = 0; epoch < 3; ++epoch) {
       join = std::make_unique<Join>(ddp.state(), true);
+      expect_parts(message_of<ConfigError>([&] { const auto second = ddp.join(); }),
+                   {"this model is in a join() already"});
       for (int step = 0; step < 1 + (world.rank() + epoch) % 2; ++step) {
         model->zero_grad();
         model->forward(input_of(world.rank(), step)).sum().backward();
       }
       join->finish();
-      EXPECT_THROW(join->finish(), ConfigError);
+      expect_parts(message_of<ConfigError>([&] { join->finish(); }), {"finish() was called twice"});
     }
   });
 }

@@ -4,6 +4,7 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <gtest/gtest.h>
 
+#include "support/error_message.h"
 #include "support/require.h"
 
 namespace tessera {
@@ -69,7 +70,8 @@ TEST(SyncBatchNorm, RefusesASecondDerivative) {
     SyncBatchNorm norm(torch::nn::BatchNormOptions(3), world);
     const at::Tensor input = at::rand({4, 3}).set_requires_grad(true);
     const at::Tensor loss = norm(input).square().sum();
-    EXPECT_THROW(loss.backward({}, true, /*create_graph=*/true), ConfigError);
+    testing::expect_parts(testing::message_of<ConfigError>([&] { loss.backward({}, true, /*create_graph=*/true); }),
+                          {"SyncBatchNorm has no second derivative"});
     norm->zero_grad();  // the scale's gradient, which came before, leads back to the scale: nobody would free them
   });
 }
@@ -77,7 +79,17 @@ TEST(SyncBatchNorm, RefusesASecondDerivative) {
 TEST(SyncBatchNorm, RefusesAnInputOfOtherFeatures) {
   run_threads(1, [](const World& world) {
     SyncBatchNorm norm(torch::nn::BatchNormOptions(3), world);
-    EXPECT_THROW(norm(at::ones({2, 4})), ConfigError);
+    testing::expect_parts(testing::message_of<ConfigError>([&] { norm(at::ones({2, 4})); }),
+                          {"expected an input of shape [batch, 3, ...], found [2, 4]", "rank 0"});
+  });
+}
+
+TEST(SyncBatchNorm, RefusesASingleValueOverAllRanks) {
+  run_threads(2, [](const World& world) {
+    SyncBatchNorm norm(torch::nn::BatchNormOptions(3), world);
+    const at::Tensor mine = at::ones({world.rank() == 0 ? 1 : 0, 3});
+    testing::expect_parts(testing::message_of<ConfigError>([&] { norm(mine); }),
+                          {"needs more than one value a feature over all ranks"});
   });
 }
 

@@ -36,9 +36,10 @@ TEST(SynchroniserOptions, RefuseWhatCannotBe) {
     return message_of<ConfigError>([&] { const Synchroniser sync({Drill().weights}, world, options); });
   };
   expect_parts(refused(SynchroniserOptions().mode("eager")), {"eager"});
-  expect_parts(refused(bounded(-1)), {"max_staleness", "at least 0", "-1"});
-  expect_parts(refused(SynchroniserOptions().mode("local_sgd").period(0)), {"period", "at least 1"});
-  expect_parts(refused(SynchroniserOptions().mode("asynchronous").max_queued(0)), {"max_queued", "at least 1"});
+  expect_parts(refused(bounded(-1)), {"synchroniser.max_staleness must be at least 0", "-1"});
+  expect_parts(refused(SynchroniserOptions().mode("local_sgd").period(0)), {"synchroniser.period must be at least 1"});
+  expect_parts(refused(SynchroniserOptions().mode("asynchronous").max_queued(0)),
+               {"synchroniser.max_queued must be at least 1"});
   const auto frozen = [&] { const Synchroniser sync({at::ones({2})}, world); };
   expect_parts(message_of<ConfigError>(frozen), {"requires a gradient", "rank 0"});
 }
@@ -47,15 +48,24 @@ TEST(SynchroniserOptions, MustBeTheSameOnAllRanks) {
   run_threads(3, [](const World& world) {
     const auto make = [&] { const Synchroniser sync({Drill().weights}, world, bounded(world.rank() == 1 ? 1 : 4)); };
     const std::string own = (world.rank() == 1 ? "1" : "4") + std::string(" on rank ") + std::to_string(world.rank());
-    expect_parts(message_of<ConfigError>(make), {"max_staleness", "1 to 4", own});
+    expect_parts(message_of<ConfigError>(make),
+                 {"a Synchroniser needs", "max_staleness to be the same on all ranks", "1 to 4", own});
   });
 }
 
 TEST(SynchroniserOptions, NeedTheSameParametersOnAllRanks) {
   run_threads(2, [](const World& world) {
-    const auto shape = world.rank() == 0 ? std::vector<std::int64_t>{2, 3} : std::vector<std::int64_t>{3, 2};
-    const auto make = [&] { const Synchroniser sync({at::ones(shape).requires_grad_(true)}, world); };
-    expect_parts(message_of<ConfigError>(make), {"shapes"});
+    const bool first = world.rank() == 0;
+    const auto refusal_of = [&](const std::vector<at::Tensor>& parameters) {
+      return message_of<ConfigError>([&] { const Synchroniser sync(parameters, world); });
+    };
+    const auto trained = [](at::IntArrayRef shape) { return at::ones(shape).requires_grad_(true); };
+    expect_parts(refusal_of({first ? trained({2, 3}) : trained({3, 2})}), {"the parameters' shapes or types"});
+    expect_parts(refusal_of({trained({first ? 2 : 3})}), {"the number of parameters' elements"});
+    const std::vector<at::Tensor> some{at::ones({2}).requires_grad_(first), at::ones({3}).requires_grad_(!first)};
+    expect_parts(refusal_of(some), {"which parameters require a gradient"});
+    const std::vector<at::Tensor> alike{at::ones({2}).requires_grad_(first), at::ones({2}).requires_grad_(!first)};
+    expect_parts(refusal_of(alike), {"which parameters require a gradient"});
   });
 }
 

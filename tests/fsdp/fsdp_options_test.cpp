@@ -1,5 +1,6 @@
 #include <tessera/core/error.h>
 #include <tessera/fsdp/fsdp_options.h>
+#include <tessera/fsdp/wrap_policy.h>
 
 #include <gtest/gtest.h>
 
@@ -20,6 +21,15 @@ TEST(FsdpOptions, ReadsStrategiesByName) {
   const auto text =
       testing::message_of<ConfigError>([&] { FsdpOptions::fields().set_text(options, "strategy", "zero3"); });
   testing::expect_parts(text, {"strategy", "zero3", "full_shard"});
+}
+
+TEST(WrapPolicy, RefusesWhatDecidesNothing) {
+  const auto refusal_of = [](const auto& make) { return testing::message_of<ConfigError>(make); };
+  testing::expect_parts(refusal_of([] { wrap_by_size(0); }), {"wrap_by_size needs a size above 0, found 0"});
+  testing::expect_parts(refusal_of([] { wrap_by_type(std::vector<std::string>{}); }),
+                        {"wrap_by_type needs the name of a module's type"});
+  testing::expect_parts(refusal_of([] { WrapPolicy("mine", nullptr); }),
+                        {"a wrap policy needs a function that decides", "\"mine\" has none"});
 }
 
 }  // namespace

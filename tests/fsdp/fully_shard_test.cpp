@@ -8,9 +8,12 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
+#include <latch>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "fsdp/same_path.h"
 #include "support/error_message.h"
 #include "support/require.h"
 
@@ -189,6 +192,38 @@ TEST(FullyShard, TellsRanksThatWaitForDifferentUnitsOfACommonCopy) {
         wait_half_a_second);
   });
   expect_parts(text, {"the parameters of \"layer", "are not all there", "waits for rank"});
+}
+
+TEST(FullyShard, TellsAWriterWhoStillReadsACommonCopy) {
+  std::latch refused(1);
+  run_threads(
+      2,
+      [&](const World& world) {
+        Layers model(1);
+        const ShardedModel sharded = fully_shard(model, world, every_layer());
+        std::optional<ShardedModel::Whole> whole(std::in_place, sharded.state(), GatherOptions());
+        if (world.rank() == 1) {
+          refused.wait();
+          return;
+        }
+        whole.reset();
+        const torch::NoGradGuard no_grad;
+        expect_parts(message_of<c10::Error>([&] { sharded.parameters().front().zero_(); }),
+                     {"the parameters of \"layer0\"", "are still read, and cannot be written", "waits for rank 1"});
+        refused.count_down();
+      },
+      WorldOptions().timeout(std::chrono::milliseconds(500)));
+}
+
+TEST(SamePath, TellsThatRanksPartBeyondWhatItRecords) {
+  run_threads(2, [](const World& world) {
+    fsdp::SamePath path;
+    for (int i = 0; i < 10'000; ++i) path.note(fsdp::SamePath::Event::kGather, 0);
+    path.note(fsdp::SamePath::Event::kGather, world.rank());
+    const auto name = [](int unit) { return "layer" + std::to_string(unit); };
+    expect_parts(message_of<ConfigError>([&] { path.require_agreement(world.comm(), name); }),
+                 {"they part after 10000 gathers and averages"});
+  });
 }
 
 TEST(FullyShard, StateHasEveryNameOfASharedParameter) {

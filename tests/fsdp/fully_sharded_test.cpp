@@ -15,6 +15,8 @@
 #include <tuple>
 #include <vector>
 
+#include "support/error_message.h"
+
 namespace tessera {
 namespace {
 
@@ -57,13 +59,16 @@ TEST(FullySharded, StandsInASequence) {
   });
 }
 
-TEST(FullySharded, HearsNoOperators) {
+TEST(FullySharded, HearsNoOperatorsWhileItComputes) {
   run_threads(1, [](const World& world) {
     ASSERT_FALSE(operators_are_heard());
     FullySharded<torch::nn::LinearImpl> block(torch::nn::Linear(5, 7), world, all_sharded());
     const at::Tensor loss = block.forward(data()).sum();
     EXPECT_FALSE(operators_are_heard());
     loss.backward();
+    EXPECT_TRUE(operators_are_heard()) << "those of an optimizer";
+    for (const at::Tensor& tensor : block.handle().parameters()) tensor.mutable_grad() = at::Tensor();
+    std::ignore = block.forward(data());
     EXPECT_FALSE(operators_are_heard());
     const auto other = fully_shard(torch::nn::Linear(5, 7), world, all_sharded());
     EXPECT_TRUE(operators_are_heard()) << "the test says nothing";
@@ -105,6 +110,20 @@ TEST(FullySharded, RefusesTwoAxes) {
   run_threads(1, [](const World& world) {
     const auto options = all_sharded().strategy(ShardingStrategy::kHybridShard);
     EXPECT_THROW(FullySharded<torch::nn::LinearImpl>(torch::nn::Linear(2, 2), world, options), ConfigError);
+  });
+}
+
+TEST(FullySharded, RefusesWritesThatItDidNotHearOf) {
+  run_threads(2, [](const World& world) {
+    const torch::nn::Linear layer(5, 7);
+    FullySharded<torch::nn::LinearImpl> block(layer, world, all_sharded());
+    {
+      const auto whole = block.handle().gather();
+      const at::NoGradGuard no_grad;
+      layer->weight.mul_(1);
+    }
+    testing::expect_parts(testing::message_of<ConfigError>([&] { block.forward(data()); }),
+                          {"the parameter weight was written to after fully_shard()", "write_back(true)", "rank"});
   });
 }
 

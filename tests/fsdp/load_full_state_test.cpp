@@ -80,9 +80,12 @@ TEST(LoadFullState, RefusesWhatDoesNotFitOnEveryRank) {
       expect_close(sharded.full_state_dict(), before, 0);
     });
   };
-  expect_refused([](Values& values) { values.erase("third.bias"); }, {"rank 1", "third.bias is missing", "Nothing"});
-  expect_refused([](Values& values) { values["other"] = at::ones({1}); }, {"rank 1", "other is not of this model"});
-  expect_refused([](Values& values) { values["third.bias"] = at::ones({3}); }, {"third.bias", "[2]", "[3]"});
+  expect_refused([](Values& values) { values.erase("third.bias"); },
+                 {"rank 1", "does not fit the model", "third.bias is missing", "Nothing was loaded"});
+  expect_refused([](Values& values) { values["other"] = at::ones({1}); },
+                 {"rank 1", "  other", " is not of this model"});
+  expect_refused([](Values& values) { values["third.bias"] = at::ones({3}); },
+                 {"third.bias", " has the shape ", "[2]", "[3]"});
   expect_refused([](Values& values) { values["tied"] = at::zeros({8, 8}, at::kDouble); },
                  {"second name", "other values"});
 }

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "fsdp/buffer_pool.h"
 #include "support/error_message.h"
 #include "support/require.h"
 
@@ -274,8 +275,15 @@ TEST(FsdpMemory, CountsFromBeforeTheFirstBackward) {
     const auto net = std::make_shared<WideNet>();
     const ShardedModel sharded = fully_shard(net, world, options_of_net());
     net->forward(batch()).square().mean().backward();
-    EXPECT_THAT(testing::message_of<ConfigError>([&] { const FsdpMemory late(sharded); }), HasSubstr("fully_shard()"));
+    EXPECT_THAT(testing::message_of<ConfigError>([&] { const FsdpMemory late(sharded); }),
+                HasSubstr("memory is counted from before the first backward"));
   });
+}
+
+TEST(BufferPool, SaysThatThereIsNoMemory) {
+  fsdp::BufferPool pool(fake_world(0, 2).comm(), 0);
+  EXPECT_THAT(testing::message_of<StorageError>([&] { pool.lend(std::size_t{1} << 60); }),
+              HasSubstr("bytes of memory to gather parameters into"));
 }
 
 }  // namespace

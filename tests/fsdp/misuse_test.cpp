@@ -108,11 +108,49 @@ TEST(ShardedMisuse, CheckOptimizerNamesTheFault) {
     expect_parts(message_of<ConfigError>([&] { check_optimizer(torch::optim::LBFGS(sharded.parameters()), sharded); }),
                  {"LBFGS", "rank"});
     expect_parts(message_of<ConfigError>([&] { check_optimizer(torch::optim::SGD(model.parameters(), 0.1), sharded); }),
-                 {"first.weight", "sharded.parameters()", "rank"});
+                 {"built on the model's own parameters: first.weight", "sharded.parameters()", "rank"});
     const std::vector<at::Tensor> some{sharded.parameters().front()};
     expect_parts(message_of<ConfigError>([&] { check_optimizer(torch::optim::SGD(some, 0.1), sharded); }),
-                 {"does not step second", "sharded.parameters()"});
+                 {"the optimizer does not step second", "sharded.parameters()"});
   });
+}
+
+TEST(ShardedMisuse, CheckOptimizerNamesTheUnitOfTheModelItself) {
+  on_ranks(
+      [](const ShardedModel& sharded, Chain&, const World&) {
+        torch::optim::SGD other({at::ones({2}).requires_grad_(true)}, 0.1);
+        expect_parts(message_of<ConfigError>([&] { check_optimizer(other, sharded); }),
+                     {"the optimizer does not step the unit of the model itself"});
+      },
+      small_units().auto_wrap(wrap_none()));
+}
+
+TEST(ShardedMisuse, AStepAfterTheModelsZeroGradIsRefused) {
+  for (const bool slices : {false, true}) {
+    on_ranks(
+        [](const ShardedModel& sharded, Chain& model, const World& world) {
+          torch::optim::SGD optimizer(sharded.parameters(), 0.1);
+          one_backward(model, 0, world.rank(), 1);
+          const Values before = sharded.full_state_dict();
+          model.zero_grad();
+          expect_parts(message_of<c10::Error>([&] { optimizer.step(); }),
+                       {"\"first\" were cleared by model->zero_grad()", "optimizer.zero_grad()", "rank"});
+          expect_close(sharded.full_state_dict(), before, 0);
+        },
+        small_units().use_orig_params(slices));
+  }
+}
+
+TEST(ShardedMisuse, ANormOfZeroIsRefused) {
+  on_ranks([](const ShardedModel& sharded, Chain&, const World&) {
+    expect_parts(message_of<ConfigError>([&] { clip_grad_norm(sharded, 0); }), {"the norm to clip to must be above 0"});
+  });
+}
+
+TEST(ShardedMisuse, ANullModelIsRefused) {
+  const World world = fake_world(0, 1);
+  expect_parts(message_of<ConfigError>([&] { fully_shard(std::shared_ptr<Chain>(), world); }),
+               {"there is no model to shard"});
 }
 
 TEST(ShardedMisuse, LoadingAfterShardingIsNoticed) {

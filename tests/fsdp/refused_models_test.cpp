@@ -65,7 +65,7 @@ TEST(RefusedModels, NotPiecesOfOneMemoryThatDoNotOverlap) {
       u = register_parameter("u", both[0].detach());
       v = register_parameter("v", both[1].detach());
     }
-    at::Tensor forward() { return (u * v).sum(); }
+    at::Tensor forward() const { return (u * v).sum(); }
     at::Tensor u;
     at::Tensor v;
   };
@@ -123,7 +123,7 @@ TEST(RefusedModels, EmbeddingsThatRenormaliseThemselves) {
 TEST(SparseGradients, OfAFunctionAreAveraged) {
   struct Table : torch::nn::Module {
     Table() : rows(register_parameter("rows", wave({10, 4}, 1))) {}
-    at::Tensor forward(const at::Tensor& which) {
+    at::Tensor forward(const at::Tensor& which) const {
       return at::embedding(rows, which, -1, false, /*sparse=*/true).square().sum();
     }
     at::Tensor rows;

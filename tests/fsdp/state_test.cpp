@@ -9,6 +9,7 @@
 #include <string>
 
 #include "fsdp/chain.h"
+#include "support/error_message.h"
 
 namespace tessera::testing {
 namespace {
@@ -94,6 +95,23 @@ TEST(ShardedState, SlicesShareMemoryWithWhatIsTrained) {
     auto expected = filled_chain();
     for (auto& parameter : expected->parameters()) parameter.fill_(0.25);
     EXPECT_TRUE(torch::equal(output, expected->forward(chain_input(0, 0)))) << "operators find the new values";
+  });
+}
+
+TEST(ShardedState, RefusesSlicesThatAreOutOfDateOrNotInRows) {
+  struct Turned : torch::nn::Module {
+    Turned() { register_parameter("w", wave({3, 5}, 1).t()); }
+  };
+  run_threads(2, [](const World& world) {
+    const ShardedModel sharded = fully_shard(filled_chain(), world, small_units());
+    {
+      const auto whole = sharded.gather(GatherOptions().write_back(true));
+      expect_parts(message_of<ConfigError>([&] { sharded.sharded_state_dict(); }),
+                   {"while gather() holds it to be written to", "rank"});
+    }
+    const ShardedModel turned = fully_shard(std::make_shared<Turned>(), world);  // too small to be cut
+    expect_parts(message_of<ConfigError>([&] { turned.sharded_state_dict(); }),
+                 {"the tensor w", "does not lie row by row in memory", "contiguous()"});
   });
 }
 

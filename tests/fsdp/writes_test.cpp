@@ -42,6 +42,7 @@ std::vector<std::pair<std::string, Write>> ways_to_write() {
       {"a list", quiet([](Chain& model) {
          at::_foreach_mul_({model.first->weight, model.third->weight, model.second->bias}, 1.25);
        })},
+      {"renormalised", quiet([](Chain& model) { model.second->weight.renorm_(2, 0, 0.5); })},
       {"an initialisation", quiet([](Chain& model) { torch::nn::init::constant_(model.third->weight, 0.2); })},
   };
 }
@@ -132,7 +133,8 @@ TEST(WritesToAShardedModel, OfAnotherThreadAreSaidByTheOneThatTrains) {
       std::thread([&] { model->second->weight.data().mul_(2); }).join();
       world.comm().barrier();
     }
-    expect_parts(message_of<c10::Error>([&] { loss_of(*model, 0, world.rank()); }), {"another thread", "rank"});
+    expect_parts(message_of<c10::Error>([&] { loss_of(*model, 0, world.rank()); }),
+                 {"a parameter was written to by another thread", "rank"});
     loss_of(*model, 0, world.rank()).backward();
   });
 }
@@ -145,7 +147,8 @@ TEST(WritesToShards, OfAnotherThreadAreRefused) {
     one_backward(*model, 0, world.rank(), 1);
     const Values before = sharded.full_state_dict();
     std::thread([&] {
-      expect_parts(message_of<c10::Error>([&] { optimizer.step(); }), {"another thread", "optimizer", "rank"});
+      expect_parts(message_of<c10::Error>([&] { optimizer.step(); }),
+                   {"the shards of this model are to be written to by another thread", "optimizer", "rank"});
     }).join();
     expect_close(sharded.full_state_dict(), before, 0);
     optimizer.step();
@@ -285,7 +288,7 @@ TEST(OtherThreads, DoNotTrain) {
     const auto whole = sharded.gather();
     std::thread([&] {
       expect_parts(message_of<ConfigError>([&] { one_backward(*model, 0, world.rank(), 1); }),
-                   {"another thread", "NoGradGuard", "rank"});
+                   {"a backward pass of a sharded model runs on another thread", "NoGradGuard", "rank"});
     }).join();
   });
 }

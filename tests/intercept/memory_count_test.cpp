@@ -2,9 +2,12 @@
 #include <tessera/intercept/memory_count.h>
 
 #include <ATen/ATen.h>
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
 #include <thread>
+
+#include "support/error_message.h"
 
 namespace tessera::intercept {
 namespace {
@@ -69,7 +72,27 @@ TEST(MemoryCount, LetsTensorsOutliveIt) {
 
 TEST(MemoryCount, IsTheOnlyOne) {
   const MemoryCount memory;
-  EXPECT_THROW(const MemoryCount second, ConfigError);
+  testing::expect_parts(testing::message_of<ConfigError>([] { const MemoryCount second; }),
+                        {"there can be one MemoryCount"});
+}
+
+TEST(MemoryCount, RefusesAnotherAllocator) {
+  struct Other : c10::Allocator {
+    c10::DataPtr allocate(std::size_t num_bytes) override { return usual->allocate(num_bytes); }
+    c10::DeleterFnPtr raw_deleter() const override { return usual->raw_deleter(); }
+    void copy_data(void* destination, const void* source, std::size_t num_bytes) const override {
+      usual->copy_data(destination, source, num_bytes);
+    }
+    c10::Allocator* usual = c10::GetCPUAllocator();
+  };
+  Other other;
+  c10::SetCPUAllocator(&other);
+  const auto text = testing::message_of<ConfigError>([] { const MemoryCount refused; });
+  c10::SetCPUAllocator(other.usual);
+  testing::expect_parts(text, {"something has replaced LibTorch's CPU allocator"});
+  const MemoryCount memory;
+  const at::Tensor made = at::empty({10}, at::kDouble);
+  EXPECT_EQ(memory.live_bytes(), 80);
 }
 
 }  // namespace

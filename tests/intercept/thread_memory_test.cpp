@@ -8,6 +8,8 @@
 #include <optional>
 #include <thread>
 
+#include "support/error_message.h"
+
 namespace tessera::intercept {
 namespace {
 
@@ -87,7 +89,8 @@ TEST(ThreadMemory, LivesBesideACountOfTheProcess) {
   process.reset();
   const at::Tensor second = of_bytes(10);
   EXPECT_EQ(thread->live().all(), 110);
-  EXPECT_THROW(const ThreadMemory again, ConfigError);
+  testing::expect_parts(testing::message_of<ConfigError>([] { const ThreadMemory again; }),
+                        {"the memory of this thread's tensors is counted already"});
   thread.reset();
   made.reset();
   const ThreadMemory next;

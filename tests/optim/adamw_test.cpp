@@ -130,7 +130,8 @@ TEST(AdamW, RefusesSparseGradientsAndStepsNothing) {
   AdamW optimizer({dense, table});
   dense.mutable_grad() = at::ones({3});
   table.mutable_grad() = at::ones({10, 4}).to_sparse();
-  expect_parts(message_of<ConfigError>([&] { optimizer.step(); }), {"parameter 1 of group 0", "[10, 4]", "sparse"});
+  expect_parts(message_of<ConfigError>([&] { optimizer.step(); }),
+               {"AdamW: parameter 1 of group 0", "[10, 4]", "its gradient is sparse"});
   EXPECT_TRUE(at::equal(dense, at::ones({3})));
 }
 
@@ -149,13 +150,16 @@ TEST(AdamW, RefusesGradientsAndStatesThatDoNotFit) {
 
 TEST(AdamW, RefusesComplexParameters) {
   const auto make = [] { return AdamW({at::zeros({2}), at::zeros({3}, at::kComplexFloat).set_requires_grad(true)}); };
-  expect_parts(message_of<ConfigError>(make), {"parameter 1 of group 0", "ComplexFloat", "real"});
+  expect_parts(message_of<ConfigError>(make),
+               {"AdamW: parameter 1 of group 0", "ComplexFloat", "expected a dense parameter of real numbers"});
 }
 
 TEST(AdamW, NamesEveryOptionThatIsOutOfRange) {
-  const auto options = AdamWOptions(-1).betas({0.9, 1.0}).eps(-1).weight_decay(-1);
+  const auto options = AdamWOptions(-1).betas({-0.1, 1.0}).eps(-1).weight_decay(-1);
   const auto make = [&] { return AdamW(make_parameters(at::kFloat), options); };
-  expect_parts(message_of<ConfigError>(make), {"learning rate", "second beta", "eps", "weight decay"});
+  expect_parts(message_of<ConfigError>(make),
+               {"learning rate must not be negative", "first beta must be at least 0", "second beta must be at least 0",
+                "eps must not be negative", "weight decay must not be negative"});
 }
 
 }  // namespace

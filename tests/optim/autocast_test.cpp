@@ -8,6 +8,8 @@
 
 #include <thread>
 
+#include "support/error_message.h"
+
 namespace tessera {
 namespace {
 
@@ -100,8 +102,10 @@ TEST(Autocast, ActsOnItsThreadOnly) {
 }
 
 TEST(Autocast, RefusesWhatItCannotDo) {
-  EXPECT_THROW(const Autocast refused(at::kDouble), ConfigError);
-  EXPECT_THROW(const Autocast refused(at::kBFloat16, at::kMeta), ConfigError);
+  testing::expect_parts(testing::message_of<ConfigError>([] { const Autocast refused(at::kDouble); }),
+                        {"expected kBFloat16, kHalf, or kFloat to switch it off, found Double"});
+  testing::expect_parts(testing::message_of<ConfigError>([] { const Autocast refused(at::kBFloat16, at::kMeta); }),
+                        {"LibTorch has no autocast for the device meta"});
   EXPECT_EQ(product_type(), at::kFloat);
 }
 

@@ -112,7 +112,7 @@ TEST_F(GradScalerAlone, GoesOnFromItsState) {
     second.update();
   }
   EXPECT_EQ(second.state(), (GradScalerState{16, 0}));
-  EXPECT_THROW(second.set_state({0, 0}), ConfigError);
+  expect_parts(message_of<ConfigError>([&] { second.set_state({0, 0}); }), {"expected a state with a scale above 0"});
 }
 
 TEST_F(GradScalerAlone, DividesAGradientThatIsListedTwiceOnce) {
@@ -157,14 +157,22 @@ TEST_F(GradScalerAlone, DecidesForEachOptimizerAndLowersTheScaleForAll) {
 
 TEST_F(GradScalerAlone, RefusesCallsOutOfOrder) {
   GradScaler scaler = make({});
-  EXPECT_THROW(scaler.update(), ConfigError);
+  const auto expect_refused = [](const auto& call, std::string_view words) {
+    expect_parts(message_of<ConfigError>(call), {words});
+  };
+  const auto unscale = [&] { scaler.unscale(optimizer_); };
+  expect_refused([&] { scaler.update(); }, "update() without a step() before it");
   set_gradient(1);
-  scaler.unscale(optimizer_);
-  EXPECT_THROW(scaler.unscale(optimizer_), ConfigError);
-  EXPECT_THROW(scaler.set_state({4, 0}), ConfigError);
+  unscale();
+  expect_refused(unscale, "unscale() was called twice for one optimizer");
+  expect_refused([&] { scaler.set_state({4, 0}); }, "set_state() between unscale() and update()");
   scaler.step(optimizer_);
-  EXPECT_THROW(scaler.step(optimizer_), ConfigError);
-  EXPECT_THROW(scaler.unscale(optimizer_), ConfigError);
+  expect_refused([&] { scaler.step(optimizer_); }, "step() was called twice for one optimizer");
+  expect_refused(unscale, "or after its step()");
+}
+
+TEST_F(GradScalerAlone, NeedsAnAxis) {
+  expect_parts(message_of<ConfigError>([] { GradScaler(std::vector<Ranks>{}); }), {"expected at least one axis"});
 }
 
 TEST_F(GradScalerAlone, RefusesGradientsInFp16) {

@@ -107,8 +107,9 @@ FsdpOptions eight() { return FsdpOptions().min_num_params(4).reproducible(true).
 TEST(FsdpReproducible, RefusesCountsThatAreNoPowersOfTwo) {
   run_threads(3, [](const World& world) {
     torch::nn::Linear layer(2, 2);
-    expect_parts(message_of<ConfigError>([&] { fully_shard(layer, world, eight().micro_batches(6)); }),
-                 {"a power of two of ranks, the group has 3", "found 6", "(rank "});
+    expect_parts(
+        message_of<ConfigError>([&] { fully_shard(layer, world, eight().micro_batches(6)); }),
+        {"the options of sharding cannot be met", "a power of two of ranks, the group has 3", "found 6", "(rank "});
     expect_parts(message_of<ConfigError>([&] { fully_shard(layer, world, FsdpOptions().micro_batches(4)); }),
                  {"micro_batches is for reproducible(true) only"});
   });
@@ -148,7 +149,8 @@ TEST(FsdpReproducible, RefusesGradientsThatAreStillThere) {
     torch::optim::SGD optimizer(sharded.parameters(), 0.1);
     const auto pass = [&] { layer(at::ones({4, 2})).sum().backward(); };
     pass();
-    EXPECT_THROW(sharded.set_micro_batch(1), ConfigError);
+    expect_parts(message_of<ConfigError>([&] { sharded.set_micro_batch(1); }),
+                 {"expected a micro-batch of 0 to 0, found 1", "rank 0"});
     optimizer.zero_grad(/*set_to_none=*/false);
     pass();
     try {
@@ -164,7 +166,7 @@ TEST(FsdpReproducible, RefusesAnotherNumberOfThreadsAndNoSync) {
   run_threads(1, [](const World& world) {
     torch::nn::Linear layer(2, 2);
     const auto sharded = fully_shard(layer, world, eight());
-    EXPECT_THROW(const auto guard = sharded.no_sync(), ConfigError);
+    expect_parts(message_of<ConfigError>([&] { const auto guard = sharded.no_sync(); }), {"leave no_sync() out"});
     at::set_num_threads(2);
     try {
       layer(at::ones({4, 2})).sum().backward();
@@ -174,7 +176,22 @@ TEST(FsdpReproducible, RefusesAnotherNumberOfThreadsAndNoSync) {
     }
     at::set_num_threads(1);
     const auto plain = fully_shard(torch::nn::Linear(2, 2), world);
-    EXPECT_THROW(plain.set_micro_batch(0), ConfigError);
+    expect_parts(message_of<ConfigError>([&] { plain.set_micro_batch(0); }),
+                 {"set_micro_batch() is for FsdpOptions::reproducible(true)"});
+  });
+}
+
+TEST(FsdpReproducible, RefusesGradientsThatComeInTwoParts) {
+  run_threads(1, [](const World& world) {
+    torch::nn::Linear layer(2, 2);
+    const auto sharded = fully_shard(layer, world, eight());
+    const at::Tensor inner = layer(at::ones({4, 2})).sum();
+    const at::Tensor input = at::ones({4, 2}).requires_grad_(true) * 1;
+    // When the layer's own gradients have come, a backward pass inside the backward pass brings more of them.
+    input.register_hook([inner](const at::Tensor& /*gradient*/) { inner.backward(); });
+    const at::Tensor outer = layer(input).sum();
+    expect_parts(message_of<ConfigError>([&] { outer.backward(); }),
+                 {"needs all gradients of a backward pass in one part, and weight", "tessera::checkpoint()", "rank 0"});
   });
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 
 #include "fsdp/random_models/dice.h"
@@ -14,6 +15,8 @@ struct Action {
   std::int64_t number = 0;  ///< of a batch, a parameter, a value
   std::int64_t way = 0;     ///< of several ways to do it
 };
+
+bool is_one_of(const Action& action, std::initializer_list<const char*> kinds);
 
 /// "train(3, 1)"
 std::string text_of(const Action& action);

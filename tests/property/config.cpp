@@ -1,6 +1,10 @@
 #include "property/config.h"
 
+#include <sstream>
+#include <stdexcept>
 #include <vector>
+
+#include "property/oddities.h"
 
 namespace tessera::testing {
 namespace {
@@ -25,6 +29,10 @@ DdpOptions draw_ddp(Dice& dice) {
   options.gradient_as_bucket_view(dice.chance(70));
   options.broadcast_buffers(dice.chance(80));
   options.init_sync(dice.chance(80));
+  if (dice.chance(10)) {
+    options.find_unused_parameters(false);
+    options.delay_all_reduce(true);
+  }
   return options;
 }
 
@@ -33,11 +41,6 @@ FsdpOptions draw_fsdp(Dice& dice) {
   options.strategy(dice.pick(std::vector<ShardingStrategy>{ShardingStrategy::kFullShard, ShardingStrategy::kFullShard,
                                                            ShardingStrategy::kShardGradOp, ShardingStrategy::kZero1,
                                                            ShardingStrategy::kNoShard}));
-  if (dice.chance(70)) {
-    options.auto_wrap(wrap_by_size(1 + dice.below(150)));
-  } else {
-    options.auto_wrap(wrap_none());
-  }
   options.min_num_params(dice.pick(std::vector<std::int64_t>{0, 10, 40}));
   options.backward_prefetch(dice.pick(
       std::vector<BackwardPrefetch>{BackwardPrefetch::kPre, BackwardPrefetch::kPost, BackwardPrefetch::kNone}));
@@ -50,6 +53,12 @@ FsdpOptions draw_fsdp(Dice& dice) {
   return options;
 }
 
+bool read_number(const std::string& text, const std::string& name, auto& number) {
+  if (text.rfind(name + " ", 0) != 0) return false;
+  number = static_cast<std::remove_reference_t<decltype(number)>>(std::stoll(text.substr(name.size() + 1)));
+  return true;
+}
+
 }  // namespace
 
 Config draw_config(Dice& dice, int num_ranks) {
@@ -58,15 +67,66 @@ Config draw_config(Dice& dice, int num_ranks) {
   config.layout = dice.chance(40) ? Layout::kDdp : Layout::kFsdp;
   config.ddp = draw_ddp(dice);
   config.fsdp = draw_fsdp(dice);
+  config.wrap_elements = dice.chance(70) ? 1 + dice.below(150) : 0;
+  config.is_wrapped = dice.chance(15);
+  config.keeps_views = dice.chance(10);
+  if (dice.chance(12)) config.oddity = dice.pick(oddities());
+  const bool is_hybrid = dice.chance(15);
+  if (is_hybrid && num_ranks > 1 && !config.is_wrapped) {
+    config.fsdp.strategy(ShardingStrategy::kHybridShard);
+    config.num_replicas = 2;
+  }
+  config.has_hook = dice.chance(20);
+  const bool is_reproducible = dice.chance(8);
+  if (is_reproducible) {
+    config.ddp.reproducible(true).micro_batches(num_ranks).delay_all_reduce(false).find_unused_parameters(true);
+    config.fsdp.reproducible(true).micro_batches(num_ranks);
+    config.has_hook = false;
+  }
   return config;
 }
 
-double Config::tolerance() const { return 1e-9; }
-
 std::string Config::text() const {
-  const std::string ranks = " on " + std::to_string(num_ranks) + " ranks";
-  if (is_ddp()) return "distribute" + ranks + changes_of(ddp);
-  return "fully_shard" + ranks + ", wrap policy " + fsdp.auto_wrap().text() + changes_of(fsdp);
+  std::string text = (is_ddp() ? "ddp, num_ranks " : "fsdp, num_ranks ") + std::to_string(num_ranks);
+  if (is_wrapped) text += ", wrapped";
+  if (!oddity.empty()) text += ", odd " + oddity;
+  if (keeps_views) text += ", keeps views";
+  if (is_ddp()) return text + (has_hook ? ", hook" : "") + changes_of(ddp);
+  if (num_replicas > 1) text += ", num_replicas " + std::to_string(num_replicas);
+  if (wrap_elements > 0) text += ", wrap_elements " + std::to_string(wrap_elements);
+  return text + changes_of(fsdp);
+}
+
+Config Config::parse(const std::string& text) {
+  Config config;
+  std::istringstream list(text);
+  for (std::string item; std::getline(list, item, ',');) {
+    item.erase(0, item.find_first_not_of(' '));
+    if (item == "ddp" || item == "fsdp") {
+      config.layout = item == "ddp" ? Layout::kDdp : Layout::kFsdp;
+    } else if (item == "wrapped") {
+      config.is_wrapped = true;
+    } else if (item == "keeps views") {
+      config.keeps_views = true;
+    } else if (item.rfind("odd ", 0) == 0) {
+      config.oddity = item.substr(4);
+    } else if (item == "hook") {
+      config.has_hook = true;
+    } else if (!read_number(item, "num_ranks", config.num_ranks) &&
+               !read_number(item, "num_replicas", config.num_replicas) &&
+               !read_number(item, "wrap_elements", config.wrap_elements)) {
+      const auto space = item.find(' ');
+      if (space == std::string::npos) throw std::invalid_argument("a configuration has no " + item);
+      const auto key = item.substr(0, space);
+      const auto value = item.substr(space + 1);
+      if (config.is_ddp()) {
+        DdpOptions::fields().set_text(config.ddp, key, value);
+      } else {
+        FsdpOptions::fields().set_text(config.fsdp, key, value);
+      }
+    }
+  }
+  return config;
 }
 
 }  // namespace tessera::testing

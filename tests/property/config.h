@@ -16,14 +16,37 @@ enum class Layout { kDdp, kFsdp };
 struct Config {
   Layout layout = Layout::kDdp;
   int num_ranks = 1;
+  int num_replicas = 1;            ///< of a model that is sharded
+  std::int64_t wrap_elements = 0;  ///< modules with so many are units; 0: only the model
+  bool is_wrapped = false;         ///< a wrapper's forward is called, not the model's
+  std::string oddity;              ///< of the model, see oddities.h; "": none
+  bool keeps_views = false;        ///< of parameters, from before it is spread
+  bool has_hook = false;           ///< gradients travel by a hook of the program's own
   DdpOptions ddp;
   FsdpOptions fsdp;
 
   bool is_ddp() const { return layout == Layout::kDdp; }
   bool is_fsdp() const { return layout == Layout::kFsdp; }
-  /// What hooks and types round off, beside 1 in the numbers compared.
-  double tolerance() const;
+  bool is_reproducible() const { return is_ddp() ? ddp.reproducible() : fsdp.reproducible(); }
+  /// Whether a parameter without a gradient has none for the optimizer. In a vector for each unit, in reproducible
+  /// mode and with delay_all_reduce it has zeros, as the guides say, which only plain SGD takes for none.
+  bool trains_parameters() const {
+    return !is_reproducible() && (is_ddp() ? !ddp.delay_all_reduce() : fsdp.use_orig_params());
+  }
+  /// Nothing about the model itself may be refused.
+  bool is_plain() const { return oddity.empty() && !keeps_views && !is_reproducible(); }
+  void make_plain() {
+    oddity.clear();
+    keeps_views = false;
+    if (ddp.reproducible()) ddp.reproducible(false).micro_batches(0).find_unused_parameters(true);
+    fsdp.reproducible(false).micro_batches(0);
+  }
+  /// What is rounded off, beside 1 in the numbers compared.
+  double tolerance() const { return 1e-9; }
+
+  /// What parse() reads back: "fsdp, num_ranks 2, strategy zero1".
   std::string text() const;
+  static Config parse(const std::string& text);
 };
 
 Config draw_config(Dice& dice, int num_ranks);

@@ -18,6 +18,7 @@ using at::Tensor;
 
 // Gradients that are zero but for rounding, as of a bias before a BatchNorm, are judged beside those of the model.
 constexpr double kNoise = 1e-4;
+constexpr double kLeastScale = 1e-3;
 
 /// How an action went.
 struct Outcome {
@@ -59,23 +60,34 @@ std::string difference_of(const Tensor& found, const Tensor& expected, double sc
 class Judge {
  public:
   Judge(const Program& program, const Communicator& comm, Meeting& meeting)
-      : program_(program), comm_(comm), meeting_(meeting), alone_(make_alone(program.seed, program.config.num_ranks)) {}
+      : program_(program), comm_(comm), meeting_(meeting), config_(program.config) {}
 
   Played run() {
-    if (!agree(outcome_of([&] { ranked_ = make_on_rank(program_.seed, program_.config, comm_); }), "the beginning")) {
-      return played_;
-    }
+    begin();
+    if (!played_.defect.empty()) return played_;
     both([](User& user) { user.make_optimizer(0); });
     note_flags();
     for (std::size_t i = 0; i < program_.actions.size() && played_.defect.empty(); ++i) {
       step(program_.actions[i], "action " + std::to_string(i) + ", " + text_of(program_.actions[i]));
-      if (has_exploded_) break;
+      if (is_over_) break;
     }
     both([](User& user) { user.scopes.clear(); });
     return played_;
   }
 
  private:
+  void begin() {
+    Outcome outcome = outcome_of([&] { ranked_ = make_on_rank(program_.seed, config_, comm_); });
+    if (outcome.kind == Outcome::Kind::kRefused && !config_.is_plain() &&
+        objection_to(outcome.text, {}, config_, {}).empty()) {
+      ++played_.num_refused;
+      config_.make_plain();
+      outcome = outcome_of([&] { ranked_ = make_on_rank(program_.seed, config_, comm_); });
+    }
+    settle(outcome.kind == Outcome::Kind::kDone ? "" : outcome.text, "the beginning");
+    alone_ = make_alone(program_.seed, config_);
+  }
+
   void both(const std::function<void(User&)>& run) {
     run(*alone_);
     run(*ranked_);
@@ -83,7 +95,15 @@ class Judge {
 
   void step(const Action& action, const std::string& where) {
     Seen found;
-    const Outcome mine = outcome_of([&] { act(action, *ranked_, found); });
+    const Outcome mine = outcome_of([&] {
+      act(action, *ranked_, found);
+      // Nobody listens there: what was written is noticed by the next call.
+      if (config_.is_fsdp() && config_.is_wrapped && is_one_of(action, {"write", "use_a_view", "close_gather"})) {
+        Seen ignored;
+        for (int i = 0; i < 2; ++i) act({"evaluate", 0, 0}, *ranked_, ignored);
+      }
+    });
+    has_moved_ = has_moved_ || is_one_of(action, {"cast", "load_saved"});
     std::vector<Outcome> all;
     for (const std::string& packed : meeting_.exchange(mine.packed())) all.push_back(Outcome::unpacked(packed));
     std::string defect;
@@ -96,19 +116,24 @@ class Judge {
       }
     } else if (mine.kind == Outcome::Kind::kRefused) {
       ++played_.num_refused;
-      defect = objection_to(mine.text, action, program_.config, circumstances());
+      defect = objection_to(mine.text, action, config_, circumstances());
       if (!defect.empty()) defect += ": " + mine.text;
     } else {
       defect = compare_with_one_process(action, mine, found);
       if (mine.kind == Outcome::Kind::kDone) ++played_.num_done;
     }
-    if (defect.empty() && mine.kind != Outcome::Kind::kDone) recover(action, mine.text);
+    // Such a model is of no use any more.
+    is_over_ = is_over_ || mine.text.find("was given other memory") != std::string::npos ||
+               (action.kind == "cast" && mine.kind == Outcome::Kind::kRefused);
+    if (defect.empty() && mine.kind != Outcome::Kind::kDone && !is_over_) recover(action, mine.text);
+    // Rounding to another type makes small differences large.
+    if (action.kind == "cast" && mine.kind == Outcome::Kind::kDone && !is_over_) alone_->load(ranked_->full_state());
     if (action.kind == "fail_in_backward") has_failed_ = true;
-    if (action.kind == "freeze" || action.kind == "unfreeze") changed_flags_ = true;
+    if (is_one_of(action, {"freeze", "unfreeze", "swap_frozen"})) changed_flags_ = true;
     // The same when other actions are left out.
     const bool looks = (7 * action.number + action.way) % 5 < 2;
     // What is written inside gather() comes to the shards when that ends.
-    if (defect.empty() && looks && !circumstances().is_whole) defect = compare_what_is_held();
+    if (defect.empty() && looks && !is_over_ && !circumstances().is_whole) defect = look_at_what_is_held();
     settle(defect, where);
   }
 
@@ -124,20 +149,28 @@ class Judge {
     std::vector<const Seen::Value*> of_rank;
     for (const Seen::Value& value : expected.values) {
       if (value.part == rank || value.part == Seen::kAll) of_rank.push_back(&value);
-      has_exploded_ =
-          has_exploded_ || !value.value.isfinite().all().item<bool>() || value.value.abs().max().item<double>() > 1e6;
+      is_over_ = is_over_ || !value.value.isfinite().all().item<bool>() || value.value.abs().max().item<double>() > 1e6;
     }
-    if (has_exploded_) return "";
+    if (is_over_) return "";
     if (of_rank.size() != found.values.size()) return "saw another number of things than one process";
     for (std::size_t i = 0; i < of_rank.size(); ++i) {
       const Tensor& value = of_rank[i]->value;
       // Parameters are printed with few digits.
-      const double tolerance = of_rank[i]->what == "printed" ? 1e-3 : program_.config.tolerance();
+      const bool is_cast = action.kind == "cast";
+      const double tolerance = of_rank[i]->what == "printed" ? 1e-3 : is_cast ? 1e-6 : config_.tolerance();
       const double scale = std::max(1.0, value.abs().max().item<double>());
       const auto text = difference_of(found.values[i].value, value, scale, tolerance);
       if (!text.empty()) return of_rank[i]->what + " " + text;
     }
     return "";
+  }
+
+  std::string look_at_what_is_held() {
+    std::string difference;
+    const Outcome outcome = outcome_of([&] { difference = compare_what_is_held(); });
+    if (outcome.kind == Outcome::Kind::kDone) return difference;
+    is_over_ = has_moved_ && outcome.text.find("was given other memory") != std::string::npos;
+    return is_over_ ? "" : outcome.text;
   }
 
   /// Weights, gradients, and the state of the optimizer.
@@ -158,7 +191,7 @@ class Judge {
       if (!text.empty()) return "the weight " + piece.name + " " + text;
       // Handles do not list what is frozen, nor its gradient of before.
       if (!parameters[piece.name].requires_grad()) continue;
-      text = compare(piece.gradient, stretch(whole.gradient), std::max(kNoise * largest, 1e-12));
+      text = compare(piece.gradient, stretch(whole.gradient), std::max(kNoise * largest, kLeastScale));
       if (!text.empty()) return "the gradient of " + piece.name + " " + text;
       for (const auto& [name, tensor] : piece.state) {
         const auto found = whole.state.find(name);
@@ -178,7 +211,7 @@ class Judge {
     if (!found.defined()) return expected.abs().max().item<double>() == 0 ? "" : "is missing";
     if (expected.numel() == 0) return "";
     const double scale = std::max(least_scale, expected.abs().max().item<double>());
-    return difference_of(found, expected, scale, program_.config.tolerance());
+    return difference_of(found, expected, scale, config_.tolerance());
   }
 
   Circumstances circumstances() {
@@ -186,6 +219,7 @@ class Judge {
     now.has_failed = has_failed_;
     now.is_whole = std::any_of(ranked_->scopes.begin(), ranked_->scopes.end(), [](const auto& one) { return one; });
     now.flags_changed = changed_flags_;
+    now.has_moved = has_moved_;
     return now;
   }
 
@@ -201,9 +235,18 @@ class Judge {
       for (const auto& [name, tensor] : user.trained()) tensor.mutable_grad() = Tensor();
       user.model().zero_grad();
       user.model().train();
-      if (action.kind == "step") user.make_optimizer(0);
+      if (changed_flags_ ||
+          is_one_of(action, {"step", "step_with_scaler", "train_uneven", "load_checkpoint", "reload_optimizer"})) {
+        user.make_optimizer(0);
+      }
+      user.begin_scaling();
     });
-    if (program_.config.is_ddp() && (text.find("anew") != std::string::npos || action.kind == "go_back_twice")) {
+    // Of several writes some may have been done.
+    if (is_one_of(action, {"load_saved", "train_uneven", "load_checkpoint", "step", "step_with_scaler", "write",
+                           "use_a_view"})) {
+      alone_->load(ranked_->full_state());
+    }
+    if (config_.is_ddp() && (text.find("anew") != std::string::npos || action.kind == "go_back_twice")) {
       ranked_->begin_again();
       has_failed_ = false;
     }
@@ -217,11 +260,6 @@ class Judge {
     }
   }
 
-  bool agree(const Outcome& mine, const std::string& where) {
-    settle(mine.kind == Outcome::Kind::kDone ? "" : mine.text, where);
-    return played_.defect.empty();
-  }
-
   /// The first defect of any rank is everybody's.
   void settle(const std::string& defect, const std::string& where) {
     const auto all = meeting_.exchange(defect);
@@ -233,12 +271,14 @@ class Judge {
   const Program& program_;
   const Communicator& comm_;
   Meeting& meeting_;
+  Config config_;
   std::unique_ptr<User> alone_;
   std::unique_ptr<User> ranked_;
   std::map<std::string, bool> flags_;
   bool has_failed_ = false;
   bool changed_flags_ = false;
-  bool has_exploded_ = false;
+  bool has_moved_ = false;
+  bool is_over_ = false;
   Played played_;
 };
 

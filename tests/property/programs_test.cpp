@@ -12,12 +12,150 @@ void expect_no_defect(const Program& program) {
 }
 
 TEST(Programs, Seed16) {
-  Program program = make_program(16, 2);
+  Program program{16,
+                  Config::parse("fsdp, num_ranks 2, wrap_elements 93, strategy zero1, min_num_params 10, "
+                                "backward_prefetch none, forward_prefetch false, use_orig_params true, "
+                                "shared_copy false"),
+                  {}};
   program.actions = {
       {"open_gather", 452, 919}, {"make_optimizer", 475, 634}, {"go_back_twice", 302, 67},
       {"step", 849, 747},        {"train", 152, 225},
   };
   expect_no_defect(program);
+}
+
+/// What a cast or torch::load left without hooks was not averaged: gradients of one rank, without a word.
+TEST(Programs, Seed44) {
+  expect_no_defect({44,
+                    Config::parse("ddp, num_ranks 2, bucket_bytes 64, find_unused_parameters true"),
+                    {{"cast", 197, 640}, {"train", 534, 301}, {"write", 803, 324}}});
+}
+
+/// The same of parameters that stay whole in a sharded model.
+TEST(Programs, Seed46) {
+  expect_no_defect({46,
+                    Config::parse("fsdp, num_ranks 4, wrap_elements 6, min_num_params 40, forward_prefetch false, "
+                                  "shared_copy false"),
+                    {{"load_saved", 366, 262}, {"train_with_autocast", 814, 952}}});
+}
+
+/// After a backward that failed, the same.
+TEST(Programs, Seed98) {
+  expect_no_defect({98,
+                    Config::parse("ddp, num_ranks 2, bucket_bytes 400, first_bucket_bytes 64, delay_all_reduce true, "
+                                  "init_sync false"),
+                    {{"fail_in_backward", 235, 820}, {"load_saved", 611, 272}, {"train", 220, 795}}});
+}
+
+/// What was unfrozen after a log line was not averaged.
+TEST(Programs, Seed54) {
+  expect_no_defect({54,
+                    Config::parse("fsdp, num_ranks 2, wrap_elements 33, strategy no_shard, min_num_params 10, "
+                                  "limit_all_gathers false, use_orig_params true, shared_copy false"),
+                    {{"train", 22, 342}, {"swap_frozen", 477, 984}, {"train", 601, 385}, {"close_gather", 48, 755}}});
+}
+
+TEST(Programs, Seed755) {
+  expect_no_defect({755,
+                    Config::parse("ddp, num_ranks 2, hook, bucket_bytes 400, first_bucket_bytes 64, "
+                                  "find_unused_parameters true"),
+                    {{"swap_frozen", 238, 214},
+                     {"ask_for_slopes", 343, 594},
+                     {"swap_frozen", 150, 571},
+                     {"step_with_scaler", 737, 277}}});
+}
+
+/// Nothing left to train: the next forward crashed.
+TEST(Programs, Seed60) {
+  expect_no_defect({60,
+                    Config::parse("ddp, num_ranks 2, wrapped, bucket_bytes 400, first_bucket_bytes 64, "
+                                  "find_unused_parameters true"),
+                    {{"swap_frozen", 39, 567}, {"train", 596, 396}, {"train", 805, 604}}});
+}
+
+/// Weights of one unit in another's memory, which both had.
+TEST(Programs, Seed137) {
+  expect_no_defect({137,
+                    Config::parse("fsdp, num_ranks 2, wrap_elements 33, strategy zero1, min_num_params 10, "
+                                  "limit_all_gathers false, broadcast_buffers false, shared_copy false"),
+                    {{"train", 970, 145},
+                     {"write", 378, 938},
+                     {"open_gather", 55, 687},
+                     {"zero_grad", 783, 891},
+                     {"use_a_view", 253, 84}}});
+}
+
+/// The explicit form: gradients that model->zero_grad() had cleared were used, and writes got lost.
+TEST(Programs, Seed6) {
+  expect_no_defect({6,
+                    Config::parse("fsdp, num_ranks 2, wrapped, wrap_elements 73, strategy shard_grad_op, "
+                                  "min_num_params 0, backward_prefetch none, init_sync false"),
+                    {{"train", 78, 883}, {"zero_grad", 68, 894}, {"step", 868, 917}, {"ask_for_slopes", 786, 717}}});
+}
+
+TEST(Programs, Seed414) {
+  expect_no_defect({414,
+                    Config::parse("fsdp, num_ranks 2, wrapped, min_num_params 10, backward_prefetch none, "
+                                  "shared_copy false, reproducible true, micro_batches 2"),
+                    {{"open_gather", 145, 230}, {"write", 406, 786}, {"train_two_at_once", 534, 377}}});
+}
+
+/// What a forward had kept was older than the shards.
+TEST(Programs, Seed805) {
+  expect_no_defect({805,
+                    Config::parse("fsdp, num_ranks 2, wrapped, strategy shard_grad_op, min_num_params 0, "
+                                  "backward_prefetch none, limit_all_gathers false"),
+                    {{"train", 446, 186},
+                     {"evaluate", 710, 382},
+                     {"step", 937, 710},
+                     {"open_gather", 92, 573},
+                     {"train", 286, 690}}});
+}
+
+/// Refused on one rank, and another waited.
+TEST(Programs, Seed743) {
+  expect_no_defect({743,
+                    Config::parse("fsdp, num_ranks 2, wrapped, wrap_elements 40, strategy shard_grad_op, "
+                                  "min_num_params 0, forward_prefetch false, use_orig_params true, shared_copy false, "
+                                  "reproducible true, micro_batches 2"),
+                    {{"train", 51, 487}, {"ask_for_slopes", 70, 375}}});
+}
+
+/// A rank without batches had other buckets.
+TEST(Programs, Seed517) {
+  expect_no_defect({517,
+                    Config::parse("ddp, num_ranks 4, odd view, first_bucket_bytes 64, find_unused_parameters true"),
+                    {{"resize_buckets", 380, 180},
+                     {"fail_in_forward", 135, 321},
+                     {"freeze", 446, 101},
+                     {"cast", 304, 365},
+                     {"train", 211, 636},
+                     {"train_uneven", 434, 148}}});
+}
+
+/// A refusal hid that the pass before had failed.
+TEST(Programs, Seed513) {
+  expect_no_defect({513,
+                    Config::parse("ddp, num_ranks 2, bucket_bytes 400, first_bucket_bytes 64, "
+                                  "find_unused_parameters true, gradient_as_bucket_view false"),
+                    {{"fail_in_backward", 986, 366},
+                     {"swap_frozen", 35, 904},
+                     {"train", 515, 777},
+                     {"train_two_at_once", 938, 291}}});
+}
+
+/// Rank 0's buffers came after the model had computed with its own.
+TEST(Programs, Seed5102) {
+  expect_no_defect({5102,
+                    Config::parse("ddp, num_ranks 4, bucket_bytes 64, find_unused_parameters true"),
+                    {{"train", 121, 980}, {"fail_in_backward", 348, 709}}});
+}
+
+TEST(Programs, ReadBackTheirConfiguration) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    const std::string text = make_program(seed).config.text();
+    EXPECT_EQ(Config::parse(text).text(), text);
+  }
 }
 
 TEST(Programs, AreTheSameForASeed) {

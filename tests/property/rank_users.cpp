@@ -1,6 +1,11 @@
+#include <tessera/checkpoint/checkpoint_folder.h>
 #include <tessera/comm/communicator.h>
-#include <tessera/data_parallel/distribute.h>
-#include <tessera/fsdp/fully_shard.h>
+#include <tessera/comm/texts.h>
+#include <tessera/core/error.h>
+#include <tessera/data_parallel/distributed_data_parallel.h>
+#include <tessera/fsdp/fully_sharded.h>
+#include <tessera/optim/grad_scaler.h>
+#include <tessera/train/training_state.h>
 
 #include <torch/torch.h>
 
@@ -9,7 +14,10 @@
 
 #include "fsdp/random_models/random_model.h"
 #include "property/config.h"
+#include "property/oddities.h"
+#include "property/scaling.h"
 #include "property/user.h"
+#include "support/temporary_folder.h"
 
 namespace tessera::testing {
 namespace {
@@ -17,44 +25,179 @@ namespace {
 using at::Tensor;
 
 /// What rank 0 broadcasts at the start must replace this.
-NodePtr model_of_rank(std::uint64_t seed, int rank, bool init_sync) {
-  NodePtr model = make_random_model(seed);
+NodePtr model_of_rank(std::uint64_t seed, const Config& config, int rank) {
+  NodePtr model = with_oddity(make_random_model(seed), config.oddity, /*dense=*/false);
+  const bool init_sync = config.is_ddp() ? config.ddp.init_sync() : config.fsdp.init_sync();
   if (rank == 0 || !init_sync) return model;
   const torch::NoGradGuard no_grad;
   for (const Tensor& parameter : model->parameters()) parameter.fill_(100 + rank);
   return model;
 }
 
+/// Averages as no hook does, in a program's own way.
+class MeanHook : public GradientHook {
+ public:
+  std::string name() const override { return "mean"; }
+  Finish start(const GradientBucket& bucket, const Communicator& comm) override {
+    return [flat = bucket.flat, divisor = bucket.divisor, work = comm.all_reduce_async(bucket.flat)]() mutable {
+      work.wait();
+      return flat / divisor;
+    };
+  }
+};
+
+/// What is the same for a rank however its model is spread.
+class RankTools {
+ public:
+  explicit RankTools(const Communicator& comm) : comm_(comm), scaler_(new_scaler()) {}
+
+  int rank() const { return comm_.rank(); }
+  const Communicator& comm() const { return comm_; }
+
+  double scale() const { return scaler_.current_scale(); }
+  bool step_scaled(torch::optim::Optimizer& optimizer) {
+    const bool stepped = scaler_.step(optimizer);
+    scaler_.update();
+    return stepped;
+  }
+  void begin_scaling() { scaler_ = new_scaler(); }
+
+  template <class Model>
+  void save(const Model& model, torch::optim::Optimizer& optimizer) {
+    if (!folder_) make_folder();
+    TrainingState state(comm_);
+    state.model(model).optimizer(optimizer);
+    const SaveReport report = folder_->save(num_saved_ + 1, state.capture());
+    ++num_saved_;
+    if (!report.saved) throw std::runtime_error("the checkpoint was not saved: " + report.error);
+  }
+  bool has_saved() const { return num_saved_ > 0; }
+  template <class Model>
+  void load(const Model& model, torch::optim::Optimizer& optimizer) {
+    TrainingState state(comm_);
+    state.model(model).optimizer(optimizer);
+    folder_->load_newest([&](const SavedStep& step) { state.restore(step); });
+  }
+
+  /// Calls that do not match, as a program with a mistake makes them, and catches what that gives.
+  void mismatch() const {
+    const bool is_noticed = comm_.backend() == "threads" || comm_.backend() == "shm";
+    if (comm_.size() == 1 || !is_noticed) return;
+    try {
+      comm_.all_reduce(torch::zeros({2 + comm_.rank()}));
+    } catch (const Error&) {
+      return;
+    }
+    throw std::runtime_error("calls that do not match were not refused");
+  }
+
+  double sum_in_half(const std::function<double(int rank)>& value) const {
+    const Communicator half = comm_.split_by([](int rank) { return rank % 2; });
+    const Tensor sum = torch::full({}, value(comm_.rank()), torch::kDouble);
+    half.all_reduce(sum);
+    return sum.item<double>();
+  }
+
+ private:
+  GradScaler new_scaler() const {
+    return GradScaler(comm_, GradScalerOptions().init_scale(kInitialScale).growth_interval(kGrowthInterval));
+  }
+  void make_folder() {
+    if (comm_.rank() == 0) on_disk_.emplace();
+    const std::string path = broadcast_text(comm_, on_disk_ ? on_disk_->path().string() : "", 0);
+    folder_.emplace(path, comm_, CheckpointOptions().keep_last(1));
+  }
+
+  Communicator comm_;
+  GradScaler scaler_;
+  std::optional<TemporaryFolder> on_disk_;
+  std::optional<CheckpointFolder> folder_;
+  std::int64_t num_saved_ = 0;
+};
+
 class DdpUser : public WholeUser {
  public:
   DdpUser(std::uint64_t seed, const Config& config, const Communicator& comm)
-      : WholeUser(model_of_rank(seed, comm.rank(), config.ddp.init_sync())), comm_(comm), options_(config.ddp) {
-    ddp_.emplace(distribute(std::static_pointer_cast<torch::nn::Module>(model_), comm_, options_));
+      : WholeUser(model_of_rank(seed, config, comm.rank())), tools_(comm), config_(config) {
+    if (config.keeps_views) kept = early_views_of(*model_);
+    begin();
   }
 
-  void for_each_part(const std::function<void(int part)>& run) override { run(comm_.rank()); }
+  Tensor forward(const Tensor& x, const Batch& batch) override {
+    return wrapper_ ? wrapper_->forward(x, batch) : model_->forward(x, batch);
+  }
+  void for_each_part(const std::function<void(int part)>& run) override { run(tools_.rank()); }
   double share() const override { return 1; }
-  std::shared_ptr<void> without_sync() override { return std::make_shared<NoSync>(ddp_->state()); }
+  std::shared_ptr<void> without_sync() override { return std::make_shared<NoSync>(ddp().state()); }
   void begin_again() override {
     ddp_.reset();
-    ddp_.emplace(distribute(std::static_pointer_cast<torch::nn::Module>(model_), comm_, options_));
+    wrapper_.reset();
+    begin();
   }
-  void resize_buckets(std::int64_t num_bytes) override { ddp_->set_bucket_bytes(num_bytes); }
+  void resize_buckets(std::int64_t num_bytes) override { ddp().set_bucket_bytes(num_bytes); }
+
+  double scale() const override { return tools_.scale(); }
+  bool step_scaled() override { return tools_.step_scaled(*optimizer_); }
+  void begin_scaling() override { tools_.begin_scaling(); }
+  void save_checkpoint() override {
+    tools_.save(ddp(), *optimizer_);
+    way_saved_ = way_of_optimizer();
+  }
+  void load_checkpoint() override {
+    if (!tools_.has_saved()) return;
+    make_optimizer(way_saved_);
+    tools_.load(ddp(), *optimizer_);
+  }
+  void train_joined(const std::function<int(int part)>& num_batches, bool divide_by_initial_size,
+                    const std::function<void(int part, int index)>& pass) override {
+    Join join = ddp().join(divide_by_initial_size);
+    const int count = num_batches(tools_.rank());
+    for (int index = 0; index < count; ++index) {
+      optimizer_->zero_grad();
+      pass(tools_.rank(), index);
+      optimizer_->step();
+    }
+    join.finish();
+  }
+  void mismatch() override { tools_.mismatch(); }
+  double sum_in_half(int /*part*/, const std::function<double(int rank)>& value) override {
+    return tools_.sum_in_half(value);
+  }
 
  private:
-  Communicator comm_;
-  DdpOptions options_;
+  const DistributedModel& ddp() const { return wrapper_ ? wrapper_->handle() : *ddp_; }
+  void begin() {
+    DdpOptions options = config_.ddp;
+    if (config_.has_hook) options.hook(std::make_shared<MeanHook>());
+    if (config_.is_wrapped) {
+      wrapper_.emplace(model_, tools_.comm(), options);
+    } else {
+      ddp_.emplace(distribute(std::static_pointer_cast<torch::nn::Module>(model_), tools_.comm(), options));
+    }
+  }
+
+  RankTools tools_;
+  Config config_;
   std::optional<DistributedModel> ddp_;
+  std::optional<DistributedDataParallel<Node>> wrapper_;
+  std::int64_t way_saved_ = 0;
 };
 
 class FsdpUser : public User {
  public:
   FsdpUser(std::uint64_t seed, const Config& config, const Communicator& comm)
-      : User(model_of_rank(seed, comm.rank(), config.fsdp.init_sync())),
-        comm_(comm),
-        sharded_(fully_shard(std::static_pointer_cast<torch::nn::Module>(model_), comm_, config.fsdp)) {}
+      : User(model_of_rank(seed, config, comm.rank())),
+        early_views_(config.keeps_views ? early_views_of(*model_) : std::vector<Tensor>{}),
+        tools_(comm),
+        wrapper_(config.is_wrapped ? std::make_unique<FullySharded<Node>>(model_, comm, options_of(config)) : nullptr),
+        sharded_(wrapper_ ? wrapper_->handle() : shard(config)) {
+    kept = std::move(early_views_);
+  }
 
-  void for_each_part(const std::function<void(int part)>& run) override { run(comm_.rank()); }
+  Tensor forward(const Tensor& x, const Batch& batch) override {
+    return wrapper_ ? wrapper_->forward(x, batch) : model_->forward(x, batch);
+  }
+  void for_each_part(const std::function<void(int part)>& run) override { run(tools_.rank()); }
   double share() const override { return 1; }
   std::vector<std::pair<std::string, Tensor>> trained() const override { return sharded_.named_parameters(); }
   std::shared_ptr<void> without_sync() override { return std::make_shared<ShardedModel::NoSync>(sharded_.state()); }
@@ -93,9 +236,46 @@ class FsdpUser : public User {
   }
   void begin_again() override {}
 
+  double scale() const override { return tools_.scale(); }
+  bool step_scaled() override { return tools_.step_scaled(*optimizer_); }
+  void begin_scaling() override { tools_.begin_scaling(); }
+  void save_checkpoint() override {
+    tools_.save(sharded_, *optimizer_);
+    way_saved_ = way_of_optimizer();
+  }
+  void load_checkpoint() override {
+    if (!tools_.has_saved()) return;
+    make_optimizer(way_saved_);
+    tools_.load(sharded_, *optimizer_);
+  }
+  void train_joined(const std::function<int(int part)>& /*num_batches*/, bool /*divide_by_initial_size*/,
+                    const std::function<void(int part, int index)>& /*pass*/) override {
+    throw std::logic_error("sharded models have no join()");
+  }
+  void mismatch() override { tools_.mismatch(); }
+  double sum_in_half(int /*part*/, const std::function<double(int rank)>& value) override {
+    return tools_.sum_in_half(value);
+  }
+
  private:
-  Communicator comm_;
+  static FsdpOptions options_of(const Config& config) {
+    FsdpOptions options = config.fsdp;
+    return options.auto_wrap(config.wrap_elements > 0 ? wrap_by_size(config.wrap_elements) : wrap_none());
+  }
+  ShardedModel shard(const Config& config) const {
+    const auto model = std::static_pointer_cast<torch::nn::Module>(model_);
+    if (config.num_replicas == 1) return fully_shard(model, tools_.comm(), options_of(config));
+    const int num_shards = config.num_ranks / config.num_replicas;
+    const auto shards = tools_.comm().split_by([&](int rank) { return rank / num_shards; });
+    const auto replicas = tools_.comm().split_by([&](int rank) { return rank % num_shards; });
+    return fully_shard(model, shards, replicas, options_of(config));
+  }
+
+  std::vector<Tensor> early_views_;
+  RankTools tools_;
+  std::unique_ptr<FullySharded<Node>> wrapper_;
   ShardedModel sharded_;
+  std::int64_t way_saved_ = 0;
 };
 
 }  // namespace

@@ -13,24 +13,41 @@ struct Refusal {
   std::function<bool(const Action&, const Config&, const Circumstances&)> may_be;
 };
 
-bool is_one_of(const Action& action, std::initializer_list<const char*> kinds) {
-  for (const char* kind : kinds) {
-    if (action.kind == kind) return true;
-  }
-  return false;
-}
-
 /// What the guides say is refused.
 const std::vector<Refusal>& refusals() {
   static const std::vector<Refusal> all{
       {"are in shards at this point",
-       [](const Action& action, const Config&, const Circumstances&) {
-         return is_one_of(action, {"read", "evaluate_on_a_thread"});
+       [](const Action& action, const Config& config, const Circumstances&) {
+         return config.is_wrapped || is_one_of(action, {"read", "evaluate_on_a_thread"});
        }},
       {"were cleared by model->zero_grad()",
        [](const Action& action, const Config&, const Circumstances&) { return is_one_of(action, {"step"}); }},
-      {"held whole", [](const Action& action, const Config&,
-                        const Circumstances& now) { return now.is_whole && is_one_of(action, {"step", "load"}); }},
+      {"held whole",
+       [](const Action& action, const Config& config, const Circumstances& now) {
+         // A wrapper holds them from a forward with a graph to its backward.
+         return (now.is_whole || config.is_wrapped) &&
+                is_one_of(action, {"step", "load", "step_with_scaler", "load_checkpoint"});
+       }},
+      {"was written to after fully_shard()",
+       [](const Action&, const Config& config, const Circumstances&) { return config.is_wrapped; }},
+      {"were written to while they were whole",
+       [](const Action&, const Config& config, const Circumstances&) { return config.is_wrapped; }},
+      {"has no type for tensors of Complex",
+       [](const Action& action, const Config& config, const Circumstances&) {
+         return config.oddity == "complex" && is_one_of(action, {"save_checkpoint"});
+       }},
+      {"while gather() holds it",
+       [](const Action& action, const Config&, const Circumstances& now) {
+         return now.is_whole && is_one_of(action, {"save_checkpoint", "load_checkpoint"});
+       }},
+      {"is none of the model's",
+       [](const Action& action, const Config&, const Circumstances& now) {
+         return now.flags_changed && is_one_of(action, {"save_checkpoint", "load_checkpoint"});
+       }},
+      {"is not that of this program",
+       [](const Action& action, const Config&, const Circumstances& now) {
+         return now.flags_changed && is_one_of(action, {"load_checkpoint"});
+       }},
       {"was frozen after fully_shard()",
        [](const Action&, const Config& config, const Circumstances& now) {
          return now.flags_changed && !config.fsdp.use_orig_params();
@@ -40,13 +57,36 @@ const std::vector<Refusal>& refusals() {
       {"frozen or unfrozen after their forward had begun",
        [](const Action&, const Config&, const Circumstances& now) { return now.flags_changed; }},
       {"a second backward pass ran after one forward",
-       [](const Action& action, const Config&, const Circumstances&) { return is_one_of(action, {"go_back_twice"}); }},
+       [](const Action& action, const Config&, const Circumstances& now) {
+         // Where all that is still trained is inside functions of autograd, no forward is seen.
+         return now.flags_changed || is_one_of(action, {"go_back_twice"});
+       }},
+      {"a backward pass ran whose forward was not seen",
+       [](const Action&, const Config&, const Circumstances& now) { return now.flags_changed; }},
       {"distribute the model anew",
        [](const Action&, const Config&, const Circumstances& now) { return now.has_failed; }},
       {"must be called between steps",
-       [](const Action& action, const Config&, const Circumstances&) { return is_one_of(action, {"resize_buckets"}); }},
+       [](const Action& action, const Config&, const Circumstances&) {
+         return is_one_of(action, {"resize_buckets", "train_uneven", "load_checkpoint"});
+       }},
+      {"was given other memory",
+       [](const Action&, const Config& config, const Circumstances& now) { return config.is_fsdp() && now.has_moved; }},
+      {"reproducible mode ",
+       [](const Action&, const Config& config, const Circumstances&) { return config.is_reproducible(); }},
       {"no parameter that requires a gradient",
        [](const Action&, const Config&, const Circumstances& now) { return now.flags_changed; }},
+      {"has max_norm",
+       [](const Action&, const Config& config, const Circumstances&) { return config.oddity == "max_norm"; }},
+      {"makes sparse gradients", [](const Action&, const Config& config,
+                                    const Circumstances&) { return config.is_fsdp() && config.oddity == "sparse"; }},
+      {"is complex", [](const Action&, const Config& config,
+                        const Circumstances&) { return config.is_fsdp() && config.oddity == "complex"; }},
+      {" share memory", [](const Action&, const Config& config,
+                           const Circumstances&) { return config.is_fsdp() && config.oddity == "aliases"; }},
+      {"is in use by",
+       [](const Action&, const Config& config, const Circumstances&) {
+         return config.is_fsdp() && (config.oddity == "view" || config.keeps_views);
+       }},
       {"the gradients of",
        [](const Action& action, const Config&, const Circumstances&) { return is_one_of(action, {"zero_grad"}); }},
   };

@@ -12,6 +12,7 @@ struct Circumstances {
   bool flags_changed = false;  ///< parameters were frozen or unfrozen
   bool is_whole = false;       ///< inside gather()
   bool has_failed = false;     ///< a pass broke off
+  bool has_moved = false;      ///< parameters were given other memory
 };
 
 /// Whether these are our words, and not LibTorch's.

@@ -5,7 +5,13 @@
 
 #include <torch/torch.h>
 
+#include <numeric>
+
 #include "fsdp/random_models/random_model.h"
+#include "property/archives.h"
+#include "property/config.h"
+#include "property/oddities.h"
+#include "property/scaling.h"
 
 namespace tessera::testing {
 namespace {
@@ -23,50 +29,155 @@ void put_back(const std::vector<Tensor>& values, const std::vector<Tensor>& tens
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(values[i]);
 }
 
+/// The second group, added later, learns at half the rate.
+template <class Optimizer, class Options>
+std::unique_ptr<Optimizer> optimizer_of(const std::vector<std::vector<Tensor>>& groups, Options options) {
+  auto optimizer = std::make_unique<Optimizer>(groups.front(), options);
+  if (groups.size() < 2) return optimizer;
+  options.lr(options.lr() * 0.5);
+  optimizer->add_param_group({groups.back(), std::make_unique<Options>(options)});
+  return optimizer;
+}
+
 class Alone : public WholeUser {
  public:
-  Alone(std::uint64_t seed, int num_ranks) : WholeUser(make_random_model(seed)), num_ranks_(num_ranks) {}
+  Alone(std::uint64_t seed, const Config& config)
+      : WholeUser(with_oddity(make_random_model(seed), config.oddity, /*dense=*/true)),
+        num_ranks_(config.num_ranks),
+        num_sharing_(config.num_ranks) {}
 
   void for_each_part(const std::function<void(int part)>& run) override {
     // Every rank begins with the buffers of rank 0, and rank 0's remain.
-    const auto buffers = model_->buffers();
-    const auto at_first = copies_of(buffers);
-    run(0);
-    const auto of_first_rank = copies_of(buffers);
-    for (int part = 1; part < num_ranks_; ++part) {
-      put_back(at_first, buffers);
-      run(part);
-    }
-    put_back(of_first_rank, buffers);
+    std::vector<int> parts(static_cast<std::size_t>(num_ranks_));
+    std::iota(parts.begin(), parts.end(), 0);
+    run_in_turn(parts, run);
   }
-  double share() const override { return 1.0 / num_ranks_; }
+  double share() const override { return 1.0 / num_sharing_; }
   std::shared_ptr<void> without_sync() override { return nullptr; }
   void begin_again() override {}
 
+  double scale() const override { return scale_; }
+  bool step_scaled() override {
+    bool is_finite = true;
+    for (const auto& group : optimizer_->param_groups()) {
+      for (const Tensor& tensor : group.params()) {
+        if (!tensor.grad().defined()) continue;
+        tensor.mutable_grad().div_(scale_);
+        is_finite = is_finite && tensor.grad().isfinite().all().item<bool>();
+      }
+    }
+    if (is_finite) optimizer_->step();
+    num_finite_ = is_finite ? num_finite_ + 1 : 0;
+    if (!is_finite) scale_ *= 0.5;
+    if (num_finite_ == kGrowthInterval) {
+      scale_ *= 2;
+      num_finite_ = 0;
+    }
+    return is_finite;
+  }
+  void begin_scaling() override {
+    scale_ = kInitialScale;
+    num_finite_ = 0;
+  }
+
+  void save_checkpoint() override {
+    saved_ = {full_state(), saved(*optimizer_), way_of_optimizer(), num_parameters_of(*optimizer_)};
+  }
+  void load_checkpoint() override {
+    if (saved_.weights.empty()) return;
+    load(saved_.weights);
+    make_optimizer(saved_.way);
+    // With other parameters only one without a state loads.
+    if (saved_.num_parameters == num_parameters_of(*optimizer_)) load_into(*optimizer_, saved_.optimizer);
+  }
+
+  void train_joined(const std::function<int(int part)>& num_batches, bool divide_by_initial_size,
+                    const std::function<void(int part, int index)>& pass) override {
+    const int num_sharing = num_sharing_;
+    for (int index = 0;; ++index) {
+      std::vector<int> parts;
+      for (int part = 0; part < num_ranks_; ++part) {
+        if (num_batches(part) > index) parts.push_back(part);
+      }
+      if (parts.empty()) break;
+      num_sharing_ = divide_by_initial_size ? num_sharing : static_cast<int>(parts.size());
+      optimizer_->zero_grad();
+      run_in_turn(parts, [&](int part) { pass(part, index); });
+      optimizer_->step();
+    }
+    num_sharing_ = num_sharing;
+  }
+
+  double sum_in_half(int part, const std::function<double(int rank)>& value) override {
+    double sum = 0;
+    for (int rank = part % 2; rank < num_ranks_; rank += 2) sum += value(rank);
+    return sum;
+  }
+
  private:
+  /// Each begins with the buffers of now, and those of the first remain.
+  void run_in_turn(const std::vector<int>& parts, const std::function<void(int part)>& run) {
+    const auto buffers = model_->buffers();
+    const auto at_first = copies_of(buffers);
+    run(parts.front());
+    const auto of_first = copies_of(buffers);
+    for (std::size_t i = 1; i < parts.size(); ++i) {
+      put_back(at_first, buffers);
+      run(parts[i]);
+    }
+    put_back(of_first, buffers);
+  }
+
+  struct Saved {
+    std::map<std::string, Tensor> weights;
+    std::string optimizer;
+    std::int64_t way = 0;
+    std::size_t num_parameters = 0;
+  };
+
   int num_ranks_;
+  int num_sharing_;
+  double scale_ = kInitialScale;
+  int num_finite_ = 0;
+  Saved saved_;
 };
 
 }  // namespace
 
+std::size_t num_parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::size_t count = 0;
+  for (const auto& group : optimizer.param_groups()) count += group.params().size();
+  return count;
+}
+
+std::vector<Tensor> early_views_of(const torch::nn::Module& model) {
+  const auto parameters = tessera::parameters_of(model).tensors;
+  return {parameters.front().detach(), parameters.back().data().flatten()};
+}
+
 void User::make_optimizer(std::int64_t way) {
-  std::vector<Tensor> tensors;
-  for (const auto& [name, tensor] : trained()) tensors.push_back(tensor);
+  way_of_optimizer_ = way;
+  // Two groups where the names are those of parameters.
+  const bool has_two = way / 4 % 3 == 1;
+  std::vector<std::vector<Tensor>> groups(has_two ? 2 : 1);
+  for (const auto& [name, tensor] : trained()) {
+    if (tensor.requires_grad()) groups[has_two ? name.size() % 2 : 0].push_back(tensor);
+  }
   using torch::optim::AdamOptions;
   using torch::optim::AdamWOptions;
   using torch::optim::SGDOptions;
   switch (way % 4) {
     case 0:
-      optimizer_ = std::make_unique<torch::optim::SGD>(tensors, SGDOptions(0.05));
+      optimizer_ = optimizer_of<torch::optim::SGD>(groups, SGDOptions(0.05));
       break;
     case 1:
-      optimizer_ = std::make_unique<torch::optim::SGD>(tensors, SGDOptions(0.02).momentum(0.9).weight_decay(0.01));
+      optimizer_ = optimizer_of<torch::optim::SGD>(groups, SGDOptions(0.02).momentum(0.9).weight_decay(0.01));
       break;
     case 2:
-      optimizer_ = std::make_unique<torch::optim::Adam>(tensors, AdamOptions(0.003));
+      optimizer_ = optimizer_of<torch::optim::Adam>(groups, AdamOptions(0.003));
       break;
     default:
-      optimizer_ = std::make_unique<torch::optim::AdamW>(tensors, AdamWOptions(0.003).weight_decay(0.1));
+      optimizer_ = optimizer_of<torch::optim::AdamW>(groups, AdamWOptions(0.003).weight_decay(0.1));
   }
 }
 
@@ -125,6 +236,10 @@ std::map<std::string, Tensor> state_of(const torch::optim::Optimizer& optimizer,
   return state;
 }
 
-std::unique_ptr<User> make_alone(std::uint64_t seed, int num_ranks) { return std::make_unique<Alone>(seed, num_ranks); }
+std::unique_ptr<User> make_alone(std::uint64_t seed, const Config& config) {
+  auto user = std::make_unique<Alone>(seed, config);
+  if (config.keeps_views) user->kept = early_views_of(user->model());
+  return user;
+}
 
 }  // namespace tessera::testing

@@ -36,9 +36,11 @@ class User {
   virtual ~User() = default;
 
   Node& model() { return *model_; }
+  virtual at::Tensor forward(const at::Tensor& x, const Batch& batch) { return model_->forward(x, batch); }
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
-  /// On `trained()`: SGD, SGD with momentum, Adam, AdamW, by `way`.
+  /// On `trained()`: SGD, SGD with momentum, Adam, AdamW, by `way`; with one group of parameters or two.
   void make_optimizer(std::int64_t way);
+  std::int64_t way_of_optimizer() const { return way_of_optimizer_; }
 
   /// Calls `run` for each rank whose batches this user computes.
   virtual void for_each_part(const std::function<void(int part)>& run) = 0;
@@ -58,8 +60,23 @@ class User {
   virtual void begin_again() = 0;
   virtual void resize_buckets(std::int64_t /*num_bytes*/) {}
 
+  /// Of a loss scaler: what losses are multiplied by; divides the gradients, steps if they are finite, and says so.
+  virtual double scale() const = 0;
+  virtual bool step_scaled() = 0;
+  virtual void begin_scaling() = 0;  ///< as new
+  /// Weights and optimizer as they were saved; nothing if they were not.
+  virtual void save_checkpoint() = 0;
+  virtual void load_checkpoint() = 0;
+  /// A step for each batch, with its ranks that have one. `pass` goes forward and backward.
+  virtual void train_joined(const std::function<int(int part)>& num_batches, bool divide_by_initial_size,
+                            const std::function<void(int part, int index)>& pass) = 0;
+  /// A mistake: ranks make different calls, and catch the errors.
+  virtual void mismatch() {}
+  /// Over the ranks that are even, or odd, like this one.
+  virtual double sum_in_half(int part, const std::function<double(int rank)>& value) = 0;
+
   /// Things that programs keep.
-  std::vector<at::Tensor> kept;
+  std::vector<at::Tensor> kept;  ///< views of parameters
   std::vector<std::shared_ptr<void>> scopes;
 
  protected:
@@ -67,6 +84,9 @@ class User {
 
   NodePtr model_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+
+ private:
+  std::int64_t way_of_optimizer_ = 0;
 };
 
 /// One that holds the whole model: its optimizer has the model's own parameters.
@@ -83,8 +103,13 @@ class WholeUser : public User {
   using User::User;
 };
 
+std::size_t num_parameters_of(const torch::optim::Optimizer& optimizer);
+
+/// Some views of a model's parameters, from before it is spread.
+std::vector<at::Tensor> early_views_of(const torch::nn::Module& model);
+
 /// The reference: one process that computes the batches of all ranks.
-std::unique_ptr<User> make_alone(std::uint64_t seed, int num_ranks);
+std::unique_ptr<User> make_alone(std::uint64_t seed, const Config& config);
 /// Collective.
 std::unique_ptr<User> make_on_rank(std::uint64_t seed, const Config& config, const Communicator& comm);
 

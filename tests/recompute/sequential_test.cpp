@@ -20,7 +20,7 @@ TEST(CheckpointSequential, CutsIntoEqualSegmentsTheLongerOnesFirst) {
 
 TEST(CheckpointSequential, RefusesMoreSegmentsThanModules) {
   testing::expect_parts(testing::message_of<ConfigError>([] { recompute::segment_ends(3, 4); }),
-                        {"expected 1 to 3 segments", "found 4"});
+                        {"checkpoint_sequential: expected 1 to 3 segments", "found 4"});
   EXPECT_THROW(recompute::segment_ends(3, 0), ConfigError);
 }
 

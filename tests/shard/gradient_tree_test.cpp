@@ -9,6 +9,8 @@
 #include <numeric>
 #include <random>
 
+#include "support/error_message.h"
+
 namespace tessera {
 namespace {
 
@@ -40,10 +42,13 @@ TEST(GradientTree, DiffersFromAddingInARow) {
 
 TEST(GradientTree, RefusesWhatIsNotThereOrCameBefore) {
   GradientTree tree(2);
-  EXPECT_THROW(tree.add(2, contribution(2)), ConfigError);
-  EXPECT_THROW(tree.add(-1, contribution(2)), ConfigError);
+  for (const std::int64_t number : {2, -1}) {
+    testing::expect_parts(testing::message_of<ConfigError>([&] { tree.add(number, contribution(2)); }),
+                          {"expected a micro-batch of 0 to 1, found " + std::to_string(number)});
+  }
   tree.add(1, contribution(1));
-  EXPECT_THROW(tree.add(1, contribution(1)), ConfigError);
+  testing::expect_parts(testing::message_of<ConfigError>([&] { tree.add(1, contribution(1)); }),
+                        {"micro-batch 1 came twice in one step"});
   EXPECT_THROW(tree.take(), InternalError);
   EXPECT_THROW(GradientTree(6), InternalError);
 }

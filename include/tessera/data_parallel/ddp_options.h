@@ -30,7 +30,8 @@ struct DdpOptions {
   /// Reduce only when all gradients are there. Gives up the overlap with backward; for measurements, and for graphs
   /// in which a parameter gets its gradient in several pieces. A parameter without gradient counts as zero.
   TORCH_ARG(bool, delay_all_reduce) = false;
-  /// Before each forward that builds a graph every rank takes rank 0's buffers (BatchNorm's running statistics, say).
+  /// Before each forward that builds a graph, and after each backward that averages, every rank takes rank 0's buffers
+  /// (BatchNorm's running statistics, say).
   TORCH_ARG(bool, broadcast_buffers) = true;
   /// At the start every rank takes rank 0's parameters and buffers. Off: they are the same already, and you know it.
   TORCH_ARG(bool, init_sync) = true;

@@ -58,7 +58,7 @@ struct FsdpOptions {
   TORCH_ARG(bool, use_orig_params) = false;
   /// At the start every rank takes rank 0's parameters and buffers. Off: they are the same already, and you know it.
   TORCH_ARG(bool, init_sync) = true;
-  /// Before each forward that builds a graph every rank takes rank 0's buffers.
+  /// Before each forward that builds a graph, and after each backward that averages, every rank takes rank 0's buffers.
   TORCH_ARG(bool, broadcast_buffers) = true;
   /// Where ranks share memory, the parameters lie there once and nothing is gathered. Off: each rank has its own copy.
   TORCH_ARG(bool, shared_copy) = true;

@@ -85,7 +85,8 @@ struct BlockForward<Derived, Block> : ForwardLike<Derived, decltype(&Block::forw
 
 /// The explicit form of sharding, for those who call the wrapper's `forward`: a block's parameters are gathered around
 /// its forward and, when backward comes to its outputs, again; they are released when their gradients are complete.
-/// Nothing listens to operators then (except with `reproducible`), and no order is learnt: nothing is gathered ahead.
+/// Nothing listens to operators while it computes (except with `reproducible`), and no order is learnt: nothing is
+/// gathered ahead.
 ///
 ///   tessera::FullySharded<BlockImpl> block(std::make_shared<BlockImpl>(...), world, options);
 ///   block.forward(x).sum().backward();

@@ -27,8 +27,10 @@ void use_reproducible_kernels(int num_threads);
 /// Throws ConfigError when the number of threads is another by now. `what_to_do` ends the message.
 void require_num_threads(int num_threads, int world_rank, const std::string& what_to_do);
 
-/// A gradient of zeros becomes none. Throws ConfigError for another one: it was to be cleared before the forward.
-void drop_cleared_gradient(at::Tensor& gradient, int world_rank);
+/// A gradient of zeros becomes none. False for another one: it was to be cleared before the forward.
+bool drop_cleared_gradient(at::Tensor& gradient);
+/// Throws ConfigError for such a one.
+[[noreturn]] void refuse_gradients_left(int world_rank);
 
 /// For an operator that draws random numbers in a forward or a backward.
 ConfigError refusal_of_random_operator(std::string_view operator_name, int world_rank);

@@ -4,6 +4,7 @@
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <vector>
@@ -40,8 +41,25 @@ void ensure_started() {
   }
 }
 
+/// Processes that something else than MPI started are each alone for MPI, which ends the program when it is asked for
+/// the others.
+void require_mpi_knows(const ConnectRequest& request) {
+  int size = 0;
+  int rank = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  const int own = request.world_ranks[static_cast<std::size_t>(request.rank)];
+  const int last = *std::max_element(request.world_ranks.begin(), request.world_ranks.end());
+  if (rank == own && last < size) return;
+  throw ConfigError("the backend \"mpi\" needs processes that MPI has started: this one is rank " +
+                    std::to_string(rank) + " of " + std::to_string(size) + " for MPI, and rank " + std::to_string(own) +
+                    " here, of a group up to rank " + std::to_string(last) +
+                    ". Start the program with mpirun, or take another backend");
+}
+
 std::shared_ptr<MpiComm> make_comm(const ConnectRequest& request) {
   ensure_started();
+  require_mpi_knows(request);
   MPI_Group world = MPI_GROUP_NULL;
   MPI_Group members = MPI_GROUP_NULL;
   check_mpi(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");

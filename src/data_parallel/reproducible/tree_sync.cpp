@@ -20,7 +20,7 @@ void TreeSync::before_forward() {
   require_num_threads(settings_.num_threads, comm_.world_rank(), "Set DdpOptions::num_threads instead");
   // A gradient that is there already would be the first to be added, on every rank: another tree for each number.
   for (const at::Tensor& parameter : layout_.parameters()) {
-    drop_cleared_gradient(parameter.mutable_grad(), comm_.world_rank());
+    if (!drop_cleared_gradient(parameter.mutable_grad())) refuse_gradients_left(comm_.world_rank());
   }
 }
 

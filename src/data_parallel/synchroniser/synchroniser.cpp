@@ -36,9 +36,16 @@ std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& parameters) {
   return unique;
 }
 
+/// Of which are trained, by their places: two of them may have the same shape.
+std::int64_t fingerprint_of_flags(const std::vector<at::Tensor>& parameters) {
+  constexpr std::uint64_t kPrime = 1099511628211;
+  std::uint64_t print = 14695981039346656037U;
+  for (const auto& parameter : parameters) print = (print ^ (parameter.requires_grad() ? 1U : 2U)) * kPrime;
+  return static_cast<std::int64_t>(print >> 2U);  // so that its negative is a number too
+}
+
 /// Whatever must be the same on every rank, compared in one call.
-void check_agreement(const Communicator& comm, const FlatParameters& all, const FlatParameters& trained,
-                     const SynchroniserOptions& options) {
+void check_agreement(const Communicator& comm, const FlatParameters& all, const SynchroniserOptions& options) {
   const std::vector<std::pair<std::string, std::int64_t>> facts = {
       {"the mode", static_cast<std::int64_t>(parse_synchronisation_mode(options.mode()))},
       {"max_staleness", options.max_staleness()},
@@ -46,7 +53,7 @@ void check_agreement(const Communicator& comm, const FlatParameters& all, const 
       {"max_queued", options.max_queued()},
       {"the number of parameters' elements", all.num_elements()},
       {"the parameters' shapes or types", all.fingerprint()},
-      {"which parameters require a gradient", trained.fingerprint()},
+      {"which parameters require a gradient", fingerprint_of_flags(all.parameters())},
   };
   at::Tensor numbers = at::empty({static_cast<std::int64_t>(facts.size()), 2}, at::kLong);
   for (std::size_t i = 0; i < facts.size(); ++i) {
@@ -86,7 +93,7 @@ std::unique_ptr<data_parallel::Synchronisation> make_synchronisation(const std::
   FlatParameters trained(std::move(requiring));
   // A group of its own: what it does in the background never mixes with the user's calls.
   const Communicator comm = ranks.comm().split_by([](int) { return 0; }, "staleness");
-  check_agreement(comm, all, trained, options);
+  check_agreement(comm, all, options);
   broadcast_all(comm, all.parameters(), 0);
   return parse_synchronisation_mode(options.mode()) == SynchronisationMode::kLocalSgd
              ? make_local_sgd(comm, std::move(trained), options)

@@ -38,6 +38,18 @@ void check_booleans(const Arguments& arguments) {
   require(at::equal(any.view(at::kByte), at::ones({3}, at::kByte)), "true and true is not true");
 }
 
+/// MPI knows one process, and would end the program when asked for two.
+void check_mpi_alone(const Arguments& /*arguments*/) {
+  try {
+    const World world = init(WorldOptions().backend("mpi"));
+    world.comm().barrier();
+  } catch (const ConfigError& error) {
+    require(std::string(error.what()).find("Start the program with mpirun") != std::string::npos, error.what());
+    return;
+  }
+  throw std::runtime_error("MPI was taken for one that knows both ranks");
+}
+
 namespace {
 
 void call(const Communicator& comm, const std::string& operation) {
@@ -99,6 +111,11 @@ TEST(ProcessBackends, SumBooleansToBooleans) {
   }
   if (std::string(TESSERA_MPIEXEC).empty()) GTEST_SKIP() << "this build has no MPI";
   expect_success(mpi_job_of(2, "booleans", {"mpi"}));
+}
+
+TEST(ProcessBackends, RefuseMpiInProcessesThatItHasNotStarted) {
+  if (std::string(TESSERA_MPIEXEC).empty()) GTEST_SKIP() << "this build has no MPI";
+  expect_success(job_of(2, "mpi_alone"));
 }
 
 TEST(Gloo, KeepsTheDeadlineOfEveryOperation) {

@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
                                {"loss", t::check_loss},
                                {"memory", t::check_memory},
                                {"memory_scope", t::check_memory_scope},
+                               {"mpi_alone", t::check_mpi_alone},
                                {"nodes", t::check_nodes},
                                {"one_node_only", t::check_one_node_only},
                                {"progress", t::check_progress},

@@ -23,6 +23,7 @@ void check_left_memory(const Arguments& arguments);
 void check_loss(const Arguments& arguments);
 void check_memory(const Arguments& arguments);
 void check_memory_scope(const Arguments& arguments);
+void check_mpi_alone(const Arguments& arguments);
 void check_nodes(const Arguments& arguments);
 void check_one_node_only(const Arguments& arguments);
 void check_progress(const Arguments& arguments);

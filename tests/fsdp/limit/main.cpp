@@ -121,6 +121,7 @@ TEST(MemoryLimit, StopsOneRankThatSaysWhy) {
   const auto results = launch::run(training(1, "gloo"));
   ASSERT_EQ(results.size(), 1U);
   EXPECT_EQ(results[0].exit_code, exit_code(StorageError("")));
+  EXPECT_THAT(results[0].output, ::testing::HasSubstr("there is no memory for "));
   EXPECT_THAT(results[0].output, ::testing::HasSubstr("MiB of optimizer"));
   EXPECT_THAT(results[0].output, ::testing::HasSubstr("use more ranks"));
   std::printf("%s\n", results[0].output.c_str());

@@ -1,0 +1,210 @@
+#include <torch/torch.h>
+
+#include <mutex>
+#include <sstream>
+
+#include "property/archives.h"
+#include "property/batches.h"
+#include "property/kinds.h"
+
+namespace tessera::testing {
+namespace {
+
+using at::Tensor;
+
+void freeze(const Action& action, User& user, Seen& /*seen*/) {
+  parameter_of(user, action.number).set_requires_grad(false);
+}
+
+void unfreeze(const Action& action, User& user, Seen& /*seen*/) {
+  parameter_of(user, action.number).set_requires_grad(true);
+}
+
+/// As programs do that train two parts of a model in turns.
+void swap_frozen(const Action& /*action*/, User& user, Seen& /*seen*/) {
+  for (const Tensor& parameter : parameters_of(user)) parameter.set_requires_grad(!parameter.requires_grad());
+}
+
+/// With a graph that nobody needs.
+void log(const Action& action, User& user, Seen& seen) {
+  seen.add("logged", Seen::kAll, parameter_of(user, action.number).abs().sum());
+}
+
+void write(const Action& action, User& user, Seen& /*seen*/) {
+  Tensor parameter = parameter_of(user, action.number);
+  const double factor = 0.5 + 0.1 * static_cast<double>(action.number % 9);
+  const torch::NoGradGuard no_grad;
+  switch (action.way % 7) {
+    case 0:
+      parameter.data().mul_(factor);
+      break;
+    case 1:
+      parameter.mul_(factor);
+      break;
+    case 2:
+      parameter.detach().copy_(wave(factor, parameter.sizes()));
+      break;
+    case 3:
+      parameter.flatten().narrow(0, 0, 1).fill_(factor);
+      break;
+    case 4:
+      at::_foreach_mul_({parameter}, factor);
+      break;
+    case 5:
+      for (const Tensor& one : parameters_of(user)) one.data().clamp_(-factor, factor);
+      break;
+    default: {
+      const auto whole = user.gather(/*write_back=*/true);
+      parameter.data_ptr<double>()[parameter.numel() - 1] = factor;
+    }
+  }
+}
+
+Tensor saved_copy_of(User& user, std::int64_t number) {
+  const std::string bytes = saved(user.model());
+  const std::lock_guard lock(archive_mutex());
+  std::istringstream file(bytes);
+  torch::serialize::InputArchive again;
+  again.load_from(file);
+  const auto entries = user.model().named_parameters();
+  const auto& entry = entries[static_cast<std::size_t>(number) % entries.size()];
+  std::string path = entry.key();
+  for (auto dot = path.find('.'); dot != std::string::npos; dot = path.find('.')) {
+    torch::serialize::InputArchive inner;
+    again.read(path.substr(0, dot), inner);
+    again = std::move(inner);
+    path = path.substr(dot + 1);
+  }
+  Tensor value;
+  again.read(path, value);
+  return value;
+}
+
+void read(const Action& action, User& user, Seen& seen) {
+  const Tensor parameter = parameter_of(user, action.number);
+  const torch::NoGradGuard no_grad;
+  switch (action.way % 7) {
+    case 0:
+      seen.add("clone", Seen::kAll, parameter.clone());
+      break;
+    case 1:
+      seen.add("item", Seen::kAll, torch::full({}, parameter.sum().item<double>(), torch::kDouble));
+      break;
+    case 2:
+      seen.add("pointer", Seen::kAll, torch::full({}, parameter.data_ptr<double>()[0], torch::kDouble));
+      break;
+    case 3:
+      seen.add("saved", Seen::kAll, saved_copy_of(user, action.number));
+      break;
+    case 4: {
+      const auto whole = user.gather(/*write_back=*/false);
+      seen.add("pointer in gather()", Seen::kAll, torch::full({}, parameter.data_ptr<double>()[0], torch::kDouble));
+      break;
+    }
+    case 5: {
+      std::ostringstream text;
+      text << parameter.flatten().narrow(0, 0, 1);
+      seen.add("printed", Seen::kAll, torch::full({}, std::stod(text.str()), torch::kDouble));
+      break;
+    }
+    default:
+      for (const auto& [name, value] : user.full_state()) {
+        const bool is_buffer = user.model().named_buffers().contains(name);
+        // Other ranks' are those of their last batch.
+        if (!is_buffer || !user.model().changes_buffers()) seen.add("state " + name, Seen::kAll, value);
+      }
+  }
+}
+
+void keep_a_view(const Action& action, User& user, Seen& /*seen*/) {
+  const Tensor parameter = parameter_of(user, action.number);
+  user.kept.push_back(action.way % 2 == 0 ? parameter.detach() : parameter.data().flatten());
+}
+
+void use_a_view(const Action& action, User& user, Seen& seen) {
+  if (user.kept.empty()) return;
+  const Tensor& view = user.kept[static_cast<std::size_t>(action.number) % user.kept.size()];
+  if (action.way % 2 == 0) {
+    seen.add("view", Seen::kAll, view.clone());
+  } else {
+    const torch::NoGradGuard no_grad;
+    view.mul_(0.75);
+  }
+}
+
+void load(const Action& action, User& user, Seen& /*seen*/) {
+  auto state = user.full_state();
+  for (auto& [name, value] : state) {
+    if (value.is_floating_point()) value = value * 0.9 + 0.01 * static_cast<double>(action.number % 5);
+  }
+  user.load(state);
+}
+
+void hook(const Action& action, User& user, Seen& /*seen*/) {
+  const Tensor parameter = parameter_of(user, action.number);
+  if (parameter.requires_grad()) parameter.register_hook([](const Tensor& gradient) { return gradient * 0.5; });
+}
+
+/// Uses the model, so that what is to be refused is refused.
+void look(const Action& action, User& user, Seen& seen) {
+  user.for_each_part([&](int part) { seen.add("loss", part, loss_of(user, action.number, part)); });
+}
+
+/// Saves with torch::save, does something else to the weights, and loads them again.
+void load_saved(const Action& action, User& user, Seen& seen) {
+  std::string bytes;
+  {
+    const auto whole = user.gather(/*write_back=*/false);
+    bytes = saved(user.model());
+  }
+  {
+    const torch::NoGradGuard no_grad;
+    for (const Tensor& parameter : parameters_of(user)) parameter.mul_(0.5);
+  }
+  const auto whole = action.way % 2 == 0 ? user.gather(/*write_back=*/true) : nullptr;
+  load_into(user.model(), bytes);
+  look(action, user, seen);
+}
+
+/// To another type and back, which gives every parameter other memory.
+void cast(const Action& action, User& user, Seen& seen) {
+  user.model().to(torch::kFloat);
+  user.model().to(torch::kDouble);
+  look(action, user, seen);
+}
+
+void open_gather(const Action& action, User& user, Seen& /*seen*/) {
+  user.scopes.push_back(user.gather(action.way % 3 == 0));
+}
+
+void close_gather(const Action& /*action*/, User& user, Seen& /*seen*/) {
+  if (!user.scopes.empty()) user.scopes.pop_back();
+}
+
+bool is_fsdp(const Config& config) { return config.is_fsdp(); }
+/// Module::to(torch::kFloat) makes complex numbers real ones.
+bool is_real(const Config& config) { return config.oddity != "complex"; }
+
+}  // namespace
+
+const std::vector<Kind>& weight_kinds() {
+  static const std::vector<Kind> all{
+      {"freeze", 2, freeze},
+      {"unfreeze", 2, unfreeze},
+      {"swap_frozen", 1, swap_frozen},
+      {"log", 2, log},
+      {"write", 8, write},
+      {"read", 10, read},
+      {"keep_a_view", 2, keep_a_view},
+      {"use_a_view", 4, use_a_view},
+      {"load", 2, load},
+      {"load_saved", 1, load_saved},
+      {"cast", 1, cast, is_real},
+      {"hook", 1, hook},
+      {"open_gather", 3, open_gather, is_fsdp},
+      {"close_gather", 6, close_gather, is_fsdp},
+  };
+  return all;
+}
+
+}  // namespace tessera::testing
