@@ -119,11 +119,19 @@ void DdpState::hook_parameters() {
 
 void DdpState::listen_to_parameters() {
   notices_.clear();
-  refusals_.clear();
-  for (std::size_t i = 0; i < parameters_.tensors.size(); ++i) {
-    notices_.emplace_back(parameters_.tensors[i], [weak = weak_from_this(), i] {
-      if (const auto state = weak.lock()) state->on_arrival(i);
+  const auto listen = [this](const at::Tensor& parameter, void (DdpState::*on_arrival)(std::size_t),
+                             std::size_t index) {
+    notices_.emplace_back(parameter, [weak = weak_from_this(), on_arrival, index] {
+      if (const auto state = weak.lock()) ((*state).*on_arrival)(index);
     });
+  };
+  for (std::size_t i = 0; i < parameters_.tensors.size(); ++i) {
+    listen(parameters_.tensors[i], &DdpState::on_arrival, i);
+  }
+  for (std::size_t i = 0; i < all_parameters_.tensors.size(); ++i) {
+    if (!all_parameters_.tensors[i].requires_grad()) {
+      listen(all_parameters_.tensors[i], &DdpState::on_frozen_arrival, i);
+    }
   }
   watch_frozen_parameters();
 }
@@ -173,6 +181,16 @@ void DdpState::on_arrival(std::size_t index) {
                     std::to_string(comm_.world_rank()) +
                     "), as torch::load, Module::to and set_data() do: its gradient would not be averaged. Do that "
                     "between steps, and run the forward again");
+}
+
+void DdpState::on_frozen_arrival(std::size_t index) {
+  raise_kept_error();
+  if (phase_ != Phase::kBetween) refuse_changed_flags();
+  throw ConfigError("the parameter " + all_parameters_.names[index] +
+                    " was unfrozen, and its forward was not seen (rank " + std::to_string(comm_.world_rank()) +
+                    "): it ran on another thread than distribute(), or computes with what is trained only inside a "
+                    "torch::autograd::Function. Its gradient would not be averaged. Run it on that thread, and compute "
+                    "with a trained parameter outside of such a function");
 }
 
 void DdpState::raise_kept_error() {
@@ -261,13 +279,6 @@ void DdpState::on_frozen_use(const intercept::Use& use) {
     refuse_changed_flags();
   } catch (...) {
     kept_error_ = std::current_exception();
-  }
-  // None of them has a hook of ours, and the loss may depend on any: the error must come from somewhere.
-  for (const at::Tensor& parameter : all_parameters_.tensors) {
-    if (!parameter.requires_grad()) continue;
-    refusals_.emplace_back(parameter, [weak = weak_from_this()] {
-      if (const auto state = weak.lock()) state->raise_kept_error();
-    });
   }
 }
 

@@ -87,6 +87,8 @@ class DdpState : public intercept::Listener, public std::enable_shared_from_this
   void start_backward();
   /// When the gradient of a trained parameter has been added, whatever became of the hooks above.
   void on_arrival(std::size_t index);
+  /// The same of a parameter that was frozen when the last forward began.
+  void on_frozen_arrival(std::size_t index);
   void end_backward();
   std::vector<bool> parameters_in_this_backward() const;
   void require_all_used(const std::vector<bool>& used) const;
@@ -109,8 +111,7 @@ class DdpState : public intercept::Listener, public std::enable_shared_from_this
     std::uintptr_t key;
   };
   std::vector<Hook> hooks_;
-  std::vector<intercept::GradientNotice> notices_;   // of those that are trained
-  std::vector<intercept::GradientNotice> refusals_;  // of parameters that were unfrozen too late
+  std::vector<intercept::GradientNotice> notices_;  // of all parameters
 
   std::thread::id thread_;  // that trains: other threads' operators are none of ours
   bool may_lack_;           // a pass may leave parameters without gradient

@@ -27,6 +27,7 @@ class GradientNotice::Hook : public torch::autograd::PostAccumulateGradHook {
 };
 
 GradientNotice::GradientNotice(at::Tensor parameter, std::function<void()> notice) : parameter_(std::move(parameter)) {
+  torch::autograd::impl::materialize_autograd_meta(parameter_);  // one that was always frozen has none
   auto& place = torch::autograd::impl::post_acc_grad_hooks(parameter_);
   auto hook = std::make_unique<Hook>(std::move(notice), std::move(place));
   hook_ = hook.get();

@@ -3,6 +3,7 @@
 #include <tessera/core/error.h>
 #include <tessera/data_parallel/distributed_data_parallel.h>
 
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/optim/sgd.h>
 #include <gtest/gtest.h>
 
@@ -96,6 +97,37 @@ TEST(FrozenParameters, MayNotChangePlacesWithinAForward) {
     world.comm().broadcast(gradient, 0);
     require(at::equal(gradient, model->first->weight.grad()), "the same on both ranks");
   });
+}
+
+/// Computes with its second argument where no graph is made.
+struct Scaled : torch::autograd::Function<Scaled> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& scales) {
+    context->save_for_backward({x, scales});
+    return x * scales.sum();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    return {gradients[0] * saved[1].sum(), (gradients[0] * saved[0]).sum().expand_as(saved[1])};
+  }
+};
+
+TEST(FrozenParameters, AreNotUnfrozenUnseen) {
+  for (const bool reproducible : {false, true}) {
+    run_threads(2, [&](const World& world) {
+      const auto model = std::make_shared<Chain>();
+      train(model->first, false);
+      const auto ddp =
+          distribute(model, world, DdpOptions().reproducible(reproducible).micro_batches(reproducible ? 2 : 0));
+      backward(*model, world.rank());
+      for (torch::nn::Linear* layer : {&model->first, &model->middle, &model->last})
+        train(*layer, layer == &model->first);
+      const at::Tensor x = at::full({3}, 1.0 + world.rank());
+      testing::expect_parts(
+          testing::message_of<ConfigError>([&] { Scaled::apply(x, model->first->weight).sum().backward(); }),
+          {"first.weight was unfrozen, and its forward was not seen", "torch::autograd::Function", "rank"});
+    });
+  }
 }
 
 TEST(FrozenParameters, MayNotBeAllOfThem) {

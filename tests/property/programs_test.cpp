@@ -151,6 +151,14 @@ TEST(Programs, Seed5102) {
                     {{"train", 121, 980}, {"fail_in_backward", 348, 709}}});
 }
 
+/// Unfrozen, and used by a function of autograd alone, so that no forward was seen and nothing averaged.
+TEST(Programs, Seed20040) {
+  expect_no_defect({20040,
+                    Config::parse("ddp, num_ranks 4, find_unused_parameters true, gradient_as_bucket_view false, "
+                                  "reproducible true, micro_batches 4"),
+                    {{"swap_frozen", 318, 620}, {"accumulate", 893, 447}, {"evaluate_a_part", 400, 815}}});
+}
+
 TEST(Programs, ReadBackTheirConfiguration) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     const std::string text = make_program(seed).config.text();

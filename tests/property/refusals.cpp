@@ -61,7 +61,7 @@ const std::vector<Refusal>& refusals() {
          // Where all that is still trained is inside functions of autograd, no forward is seen.
          return now.flags_changed || is_one_of(action, {"go_back_twice"});
        }},
-      {"a backward pass ran whose forward was not seen",
+      {"forward was not seen",
        [](const Action&, const Config&, const Circumstances& now) { return now.flags_changed; }},
       {"distribute the model anew",
        [](const Action&, const Config&, const Circumstances& now) { return now.has_failed; }},

@@ -11,7 +11,7 @@ namespace tessera::intercept {
 /// Thread-safety: made and dropped while no backward pass runs; the function is called by whoever runs one.
 class GradientNotice {
  public:
-  /// Requires: `parameter` requires a gradient.
+  /// `parameter` may be frozen: it is heard once it is trained.
   GradientNotice(at::Tensor parameter, std::function<void()> notice);
   ~GradientNotice();
   GradientNotice(GradientNotice&& other) noexcept;
