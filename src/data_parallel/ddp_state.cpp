@@ -85,7 +85,9 @@ DdpState::DdpState(std::shared_ptr<torch::nn::Module> model, const Communicator&
       may_lack_(settings.find_unused_parameters || settings.static_graph || settings.delay_all_reduce) {
   refuse_renormalising_modules(*model_);
   if (settings_.reproducible) refuse_irreproducible_modules(*model_);
-  if (settings_.init_sync) broadcast_all(comm_, state_of(*model_).tensors, 0);
+  if (!settings_.init_sync) return;
+  broadcast_all(comm_, state_of(*model_).tensors, 0);
+  buffer_sync_.note(buffers_of(*model_).tensors);
 }
 
 DdpState::~DdpState() { unhook_parameters(); }
@@ -237,7 +239,11 @@ bool DdpState::begins_forward(const intercept::Use& use) const {
   if (std::this_thread::get_id() != thread_ || !at::GradMode::is_enabled()) return false;
   // The second name is that of the record that detach() makes inside itself.
   const bool detaches = use.operator_name() == "aten::detach" || use.operator_name() == "detach";
-  return use.tensor().requires_grad() && !detaches && !intercept::in_backward();
+  if (detaches || intercept::in_backward()) return false;
+  // One that is frozen is used as it is, by a layer in front whose buffers should be rank 0's.
+  return use.tensor().requires_grad() ||
+         std::any_of(all_parameters_.tensors.begin(), all_parameters_.tensors.end(),
+                     [&](const at::Tensor& parameter) { return parameter.is_same(use.tensor()); });
 }
 
 void DdpState::on_use(const intercept::Use& use) {
@@ -274,7 +280,7 @@ void DdpState::begin_forward() {
 }
 
 void DdpState::on_frozen_use(const intercept::Use& use) {
-  if (kept_error_ || !begins_forward(use)) return;
+  if (kept_error_ || !use.tensor().requires_grad() || !begins_forward(use)) return;
   try {
     refuse_changed_flags();
   } catch (...) {

@@ -27,7 +27,6 @@ void FsdpState::enter_forward() {
       let_go_of_block();
     }
     for (const auto& unit : units_) unit->require_unchanged();
-    for (const at::Tensor& parameter : replicated_.tensors) gradients_->hook_if_moved(parameter);
     if (at::GradMode::is_enabled() && phase_ == Phase::kBetween) begin_forward();
   }
   gathers_->hold(all_units());

@@ -131,6 +131,7 @@ void FsdpState::make_units() {
   if (options_.init_sync()) {
     broadcast_all(ranks_.shards, whole, 0);
     if (ranks_.replicas) broadcast_all(*ranks_.replicas, whole, 0);
+    buffer_sync_.note(buffers().tensors);
   }
   std::size_t largest = 0;
   std::size_t largest_gradient = 0;
@@ -184,8 +185,8 @@ void FsdpState::listen() {
       [weak = weak_from_this()](int unit, std::size_t index, const at::Tensor& gradient) {
         if (const auto state = weak.lock()) state->on_gradient(unit, index, gradient);
       },
-      [weak = weak_from_this()] {
-        if (const auto state = weak.lock()) state->on_replicated_gradient();
+      [weak = weak_from_this()](std::size_t index) {
+        if (const auto state = weak.lock()) state->on_replicated_gradient(index);
       });
   if (options_.reproducible()) {
     guard_ = std::make_shared<RandomGuard>(ranks_.shards.world_rank(), [weak = weak_from_this()](const auto& use) {
@@ -265,7 +266,8 @@ void FsdpState::on_parameter_use(int unit, const intercept::Use& use) {
     kept_error_ = std::current_exception();
     num_unwinding_ = std::uncaught_exceptions();
     refused_unit_ = unit;
-    used.refuse(error.what());
+    // What was written inside gather() is in its memory alone: that stays, and who asks for gradients is told.
+    if (!used.is_written() || !used.storage().holds(use.tensor())) used.refuse(error.what());
     raise_at_gradients();
   }
 }
@@ -309,7 +311,6 @@ void FsdpState::on_replicated_use(const intercept::Use& use) {
     if (pass_has_broken()) leave_broken_pass();
     if (phase_ == Phase::kBetween) begin_forward();
     require_replicated_unchanged();
-    gradients_->hook_if_moved(use.tensor());
   } catch (...) {
     kept_error_ = std::current_exception();
     raise_at_gradients();
@@ -318,19 +319,14 @@ void FsdpState::on_replicated_use(const intercept::Use& use) {
 
 void FsdpState::raise_at_gradients() {
   if (!refusals_.empty()) return;
-  const auto add = [this](const at::Tensor& parameter) {
-    refusals_.emplace_back(parameter, [weak = weak_from_this()] {
-      if (const auto state = weak.lock()) state->raise_kept_errors();
-    });
-  };
   for (const auto& unit : units_) {
     if (unit->is_trained()) continue;
     for (const at::Tensor& parameter : unit->parameters()) {
-      if (parameter.requires_grad()) add(parameter);
+      if (!parameter.requires_grad()) continue;
+      refusals_.emplace_back(parameter, [weak = weak_from_this()] {
+        if (const auto state = weak.lock()) state->raise_kept_errors();
+      });
     }
-  }
-  for (std::size_t i = 0; i < replicated_.tensors.size(); ++i) {
-    if (!trains_replicated_[i] && replicated_.tensors[i].requires_grad()) add(replicated_.tensors[i]);
   }
 }
 
@@ -389,8 +385,9 @@ void FsdpState::on_gradient(int unit, std::size_t index, const at::Tensor& gradi
   }
 }
 
-void FsdpState::on_replicated_gradient() {
+void FsdpState::on_replicated_gradient(std::size_t index) {
   raise_kept_errors();
+  if (!trains_replicated_[index]) require_replicated_unchanged();
   const Flag busy(busy_);
   begin_backward();
 }

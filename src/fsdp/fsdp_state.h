@@ -110,7 +110,7 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   void leave_backward();
   void begin_forward();
   void sync_buffers();
-  void on_replicated_gradient();
+  void on_replicated_gradient(std::size_t index);
   /// At each gradient: the first one begins the pass.
   void begin_backward();
   void enter_pass();

@@ -38,21 +38,6 @@ class GradientCatcher : public torch::autograd::FunctionPreHook {
   std::size_t index_;
 };
 
-/// Tells of a gradient, and lets it pass.
-class ReplicatedNotice : public torch::autograd::FunctionPreHook {
- public:
-  explicit ReplicatedNotice(std::function<void()> on_gradient) : on_gradient_(std::move(on_gradient)) {}
-
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
-    on_gradient_();
-    if (gradients.empty() || !gradients.front().defined()) return gradients;
-    return {dense(gradients.front())};
-  }
-
- private:
-  std::function<void()> on_gradient_;
-};
-
 /// Whether the pass under way will come to this node.
 bool will_run(torch::autograd::Node* node) {
   const auto* in_graph = torch::autograd::get_current_graph_task_nodes_in_graph();
@@ -69,7 +54,7 @@ GradientReduction::GradientReduction(const std::vector<std::unique_ptr<Unit>>& u
                                      UnitRanks ranks, SamePath& path)
     : units_(units), replicated_(replicated), ranks_(std::move(ranks)), path_(path), expected_(units.size(), 0) {}
 
-void GradientReduction::hook(const OnGradient& on_gradient, const std::function<void()>& on_replicated) {
+void GradientReduction::hook(const OnGradient& on_gradient, const OnReplicated& on_replicated) {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     if (!units_[u]->is_trained()) continue;
     const auto& parameters = units_[u]->parameters();
@@ -79,22 +64,15 @@ void GradientReduction::hook(const OnGradient& on_gradient, const std::function<
       hooked_.push_back({std::move(accumulator), static_cast<int>(u)});
     }
   }
-  on_replicated_ = on_replicated;
-  for (const at::Tensor& parameter : replicated_.tensors) {
-    if (!parameter.requires_grad()) continue;
-    hooked_replicated_[parameter.unsafeGetTensorImpl()] = nullptr;
-    hook_if_moved(parameter);
-  }
-}
-
-void GradientReduction::hook_if_moved(const at::Tensor& replicated) {
-  const auto found = hooked_replicated_.find(replicated.unsafeGetTensorImpl());
-  if (found == hooked_replicated_.end() || !replicated.requires_grad()) return;
-  auto accumulator = torch::autograd::impl::grad_accumulator(replicated);
-  if (accumulator == found->second) return;
   // A pass may reach these alone: of a small model, or of one whose large parameters are frozen.
-  accumulator->add_pre_hook(std::make_unique<ReplicatedNotice>(on_replicated_));
-  found->second = std::move(accumulator);
+  for (std::size_t i = 0; i < replicated_.tensors.size(); ++i) {
+    const at::Tensor& parameter = replicated_.tensors[i];
+    notices_.emplace_back(parameter, [&parameter, on_replicated, i] {
+      at::Tensor& gradient = parameter.mutable_grad();
+      if (gradient.defined()) gradient = dense(gradient);
+      on_replicated(i);
+    });
+  }
 }
 
 void GradientReduction::start(bool averages) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tessera/intercept/gradient_notice.h>
 #include <tessera/shard/named_tensors.h>
 
 #include <torch/csrc/autograd/function.h>
@@ -9,7 +10,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 #include "fsdp/same_path.h"
@@ -30,13 +30,10 @@ class GradientReduction {
   GradientReduction(const GradientReduction&) = delete;
   GradientReduction& operator=(const GradientReduction&) = delete;
 
-  /// From now on gradients of units go to `on_gradient` instead of `grad()`; `on_replicated` hears of each gradient of
-  /// a parameter that stays whole. Both may be called after this object is gone.
-  void hook(const OnGradient& on_gradient, const std::function<void()>& on_replicated);
-
-  /// Somebody may have given a parameter that stays whole other memory, as torch::load does; autograd then forgets
-  /// hooks without a word. To be called before it is used.
-  void hook_if_moved(const at::Tensor& replicated);
+  /// Told of one that was added to the gradient of a parameter that stays whole, trained or not.
+  using OnReplicated = std::function<void(std::size_t index)>;
+  /// From now on gradients of units go to `on_gradient` instead of `grad()`, also after this object is gone.
+  void hook(const OnGradient& on_gradient, const OnReplicated& on_replicated);
 
   /// A backward pass begins. `averages`: gradients of this and earlier passes are averaged in it.
   void start(bool averages);
@@ -87,8 +84,7 @@ class GradientReduction {
   UnitRanks ranks_;
   SamePath& path_;
   std::vector<Hooked> hooked_;
-  std::function<void()> on_replicated_;
-  std::unordered_map<const c10::TensorImpl*, c10::intrusive_ptr<torch::autograd::Node>> hooked_replicated_;
+  std::vector<intercept::GradientNotice> notices_;  // of parameters that stay whole
   bool averages_ = true;
   std::vector<int> expected_;  // of each unit: gradients still to come in this pass
   std::deque<int> reducing_;   // units whose average is under way

@@ -7,6 +7,12 @@
 
 namespace tessera {
 
+void BufferSync::note(const std::vector<at::Tensor>& buffers) {
+  for (const at::Tensor& buffer : buffers) {
+    if (!buffer.is_inference()) versions_[buffer.unsafeGetTensorImpl()] = buffer._version();
+  }
+}
+
 void BufferSync::take(const Communicator& comm, const std::vector<at::Tensor>& buffers, int root) {
   if (comm.size() == 1 || buffers.empty()) return;
   const at::NoGradGuard no_grad;
@@ -17,8 +23,8 @@ void BufferSync::take(const Communicator& comm, const std::vector<at::Tensor>& b
     // On a device the question would wait.
     const bool has_it = buffers[i].is_cpu() && at::equal(buffers[i], values[i]);
     if (comm.rank() != root && !has_it) write(buffers[i], values[i]);
-    if (!buffers[i].is_inference()) versions_[buffers[i].unsafeGetTensorImpl()] = buffers[i]._version();
   }
+  note(buffers);
 }
 
 /// Note [Buffers that graphs have kept]

@@ -122,8 +122,11 @@ class Judge {
       defect = compare_with_one_process(action, mine, found);
       if (mine.kind == Outcome::Kind::kDone) ++played_.num_done;
     }
-    // Such a model is of no use any more.
-    is_over_ = is_over_ || mine.text.find("was given other memory") != std::string::npos ||
+    // Such a model is of no use any more, nor is a group whose ranks waited for one that failed in its own words.
+    const bool is_dead = std::any_of(all.begin(), all.end(), [](const Outcome& one) {
+      return one.kind == Outcome::Kind::kFailed && one.text.find("not done after") != std::string::npos;
+    });
+    is_over_ = is_over_ || is_dead || mine.text.find("was given other memory") != std::string::npos ||
                (action.kind == "cast" && mine.kind == Outcome::Kind::kRefused);
     if (defect.empty() && mine.kind != Outcome::Kind::kDone && !is_over_) recover(action, mine.text);
     // Rounding to another type makes small differences large.

@@ -159,6 +159,62 @@ TEST(Programs, Seed20040) {
                     {{"swap_frozen", 318, 620}, {"accumulate", 893, 447}, {"evaluate_a_part", 400, 815}}});
 }
 
+/// Small parameters that torch::load or a cast had moved, used by a function of autograd alone: not averaged.
+TEST(Programs, Seed20640) {
+  expect_no_defect({20640,
+                    Config::parse("fsdp, num_ranks 2, wrapped, min_num_params 40, backward_prefetch post, "
+                                  "limit_all_gathers false, use_orig_params true"),
+                    {{"load_saved", 958, 71}, {"swap_frozen", 409, 644}, {"accumulate", 137, 866}}});
+}
+
+TEST(Programs, Seed10471) {
+  expect_no_defect(
+      {10471,
+       Config::parse("fsdp, num_ranks 2, min_num_params 40, backward_prefetch post, "
+                     "forward_prefetch false, limit_all_gathers false, use_orig_params true, shared_copy "
+                     "false, reproducible true, micro_batches 2"),
+       {{"load_saved", 222, 820}, {"go_back_twice", 534, 484}, {"step", 246, 605}, {"train_two_at_once", 441, 564}}});
+}
+
+TEST(Programs, Seed20319) {
+  expect_no_defect({20319,
+                    Config::parse("fsdp, num_ranks 4, odd aliases, wrap_elements 108, min_num_params 40, "
+                                  "backward_prefetch post, limit_all_gathers false, shared_copy false, reproducible "
+                                  "true, micro_batches 4"),
+                    {{"train", 701, 35},
+                     {"cast", 300, 735},
+                     {"train", 184, 239},
+                     {"step", 166, 971},
+                     {"evaluate_a_part", 346, 754}}});
+}
+
+/// What was written inside gather() was lost when a forward in it was refused, and every later one was refused too.
+TEST(Programs, Seed10334) {
+  expect_no_defect({10334,
+                    Config::parse("fsdp, num_ranks 2, wrap_elements 130, strategy zero1, min_num_params 0, "
+                                  "backward_prefetch post, forward_prefetch false, limit_all_gathers false"),
+                    {{"open_gather", 206, 417},
+                     {"write", 854, 291},
+                     {"swap_frozen", 744, 42},
+                     {"accumulate", 727, 288},
+                     {"accumulate", 720, 465}}});
+}
+
+/// A frozen BatchNorm came before all that is trained: its buffers were written to when the graph had kept them.
+TEST(Programs, Seed10874) {
+  expect_no_defect({10874,
+                    Config::parse("ddp, num_ranks 4, bucket_bytes 400, first_bucket_bytes 64, find_unused_parameters "
+                                  "true, gradient_as_bucket_view false"),
+                    {{"load", 478, 833}, {"ask_for_slopes", 629, 389}}});
+}
+
+TEST(Programs, Seed20479) {
+  expect_no_defect({20479,
+                    Config::parse("ddp, num_ranks 2, keeps views, bucket_bytes 400, find_unused_parameters true, "
+                                  "gradient_as_bucket_view false"),
+                    {{"swap_frozen", 743, 519}, {"ask_for_slopes", 850, 415}}});
+}
+
 TEST(Programs, ReadBackTheirConfiguration) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     const std::string text = make_program(seed).config.text();

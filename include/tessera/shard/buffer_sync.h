@@ -14,6 +14,8 @@ namespace tessera {
 /// Thread-safety: one thread at a time.
 class BufferSync {
  public:
+  /// They are the same on all ranks at this point.
+  void note(const std::vector<at::Tensor>& buffers);
   /// `root`'s values; what has them already is not written to. Collective: over `comm`.
   void take(const Communicator& comm, const std::vector<at::Tensor>& buffers, int root);
 
