@@ -282,7 +282,7 @@ void Unit::explain(const std::string& why) {
   try {
     finish_gather();  // or memory would go to others that parts still arrive in
   } catch (const std::exception&) {
-    // Something went wrong already, and `why` says what.
+    state_ = UnitState::kSharded;  // something went wrong already, and `why` says what
   }
   const ThreadGate::Change change(*gate_);
   is_written_ = false;

@@ -80,15 +80,22 @@ class RankTools {
   }
 
   /// Calls that do not match, as a program with a mistake makes them, and catches what that gives.
-  void mismatch() const {
+  /// Calls that do not match are refused, and the group works as before.
+  void mismatch(std::int64_t way) const {
     const bool is_noticed = comm_.backend() == "threads" || comm_.backend() == "shm";
     if (comm_.size() == 1 || !is_noticed) return;
     try {
-      comm_.all_reduce(torch::zeros({2 + comm_.rank()}));
+      if (way % 2 == 0) {
+        comm_.all_reduce(torch::zeros({2 + comm_.rank()}));
+      } else if (comm_.rank() == 0) {
+        comm_.all_reduce(torch::zeros({100'000}));
+      } else {
+        comm_.all_gather(torch::zeros({100'000}));
+      }
+      throw std::runtime_error("calls that do not match were not refused");
     } catch (const Error&) {
-      return;
+      for (int i = 0; i < 2; ++i) require_group_works(10 * i);
     }
-    throw std::runtime_error("calls that do not match were not refused");
   }
 
   double sum_in_half(const std::function<double(int rank)>& value) const {
@@ -99,6 +106,13 @@ class RankTools {
   }
 
  private:
+  void require_group_works(int first) const {
+    const Tensor all = comm_.all_gather(torch::full({1}, first + comm_.rank(), torch::kInt));
+    for (int rank = 0; rank < comm_.size(); ++rank) {
+      if (all[rank].item<int>() == first + rank) continue;
+      throw std::runtime_error("after calls that did not match, all_gather gives another call's values");
+    }
+  }
   GradScaler new_scaler() const {
     return GradScaler(comm_, GradScalerOptions().init_scale(kInitialScale).growth_interval(kGrowthInterval));
   }
@@ -159,7 +173,7 @@ class DdpUser : public WholeUser {
     }
     join.finish();
   }
-  void mismatch() override { tools_.mismatch(); }
+  void mismatch(std::int64_t way) override { tools_.mismatch(way); }
   double sum_in_half(int /*part*/, const std::function<double(int rank)>& value) override {
     return tools_.sum_in_half(value);
   }
@@ -252,7 +266,7 @@ class FsdpUser : public User {
                     const std::function<void(int part, int index)>& /*pass*/) override {
     throw std::logic_error("sharded models have no join()");
   }
-  void mismatch() override { tools_.mismatch(); }
+  void mismatch(std::int64_t way) override { tools_.mismatch(way); }
   double sum_in_half(int /*part*/, const std::function<double(int rank)>& value) override {
     return tools_.sum_in_half(value);
   }

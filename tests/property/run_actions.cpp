@@ -72,7 +72,7 @@ void split_group(const Action& action, User& user, Seen& seen) {
   });
 }
 
-void mismatch(const Action& /*action*/, User& user, Seen& /*seen*/) { user.mismatch(); }
+void mismatch(const Action& action, User& user, Seen& /*seen*/) { user.mismatch(action.way); }
 
 void resize_buckets(const Action& action, User& user, Seen& /*seen*/) {
   user.resize_buckets(64 + 100 * (action.number % 10));

@@ -71,7 +71,7 @@ class User {
   virtual void train_joined(const std::function<int(int part)>& num_batches, bool divide_by_initial_size,
                             const std::function<void(int part, int index)>& pass) = 0;
   /// A mistake: ranks make different calls, and catch the errors.
-  virtual void mismatch() {}
+  virtual void mismatch(std::int64_t /*way*/) {}
   /// Over the ranks that are even, or odd, like this one.
   virtual double sum_in_half(int part, const std::function<double(int rank)>& value) = 0;
 
