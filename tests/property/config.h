@@ -41,9 +41,6 @@ struct Config {
     if (ddp.reproducible()) ddp.reproducible(false).micro_batches(0).find_unused_parameters(true);
     fsdp.reproducible(false).micro_batches(0);
   }
-  /// What is rounded off, beside 1 in the numbers compared.
-  double tolerance() const { return 1e-9; }
-
   /// What parse() reads back: "fsdp, num_ranks 2, strategy zero1".
   std::string text() const;
   static Config parse(const std::string& text);

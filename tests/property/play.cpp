@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
 #include "property/act.h"
@@ -19,6 +20,10 @@ using at::Tensor;
 // Gradients that are zero but for rounding, as of a bias before a BatchNorm, are judged beside those of the model.
 constexpr double kNoise = 1e-4;
 constexpr double kLeastScale = 1e-3;
+// What is rounded off, beside 1 in the numbers compared. Each step of an optimizer may double it: Adam divides by roots
+// of small numbers. The smallest defect that was met is of 1e-5.
+constexpr double kTolerance = 1e-9;
+constexpr double kToleranceAtMost = 1e-7;
 
 /// How an action went.
 struct Outcome {
@@ -132,6 +137,7 @@ class Judge {
     // Rounding to another type makes small differences large.
     if (action.kind == "cast" && mine.kind == Outcome::Kind::kDone && !is_over_) alone_->load(ranked_->full_state());
     if (action.kind == "fail_in_backward") has_failed_ = true;
+    if (is_one_of(action, {"step", "step_with_scaler", "train_uneven"})) ++num_steps_;
     if (is_one_of(action, {"freeze", "unfreeze", "swap_frozen"})) changed_flags_ = true;
     // The same when other actions are left out.
     const bool looks = (7 * action.number + action.way) % 5 < 2;
@@ -160,9 +166,9 @@ class Judge {
       const Tensor& value = of_rank[i]->value;
       // Parameters are printed with few digits.
       const bool is_cast = action.kind == "cast";
-      const double tolerance = of_rank[i]->what == "printed" ? 1e-3 : is_cast ? 1e-6 : config_.tolerance();
+      const double allowed = of_rank[i]->what == "printed" ? 1e-3 : is_cast ? 1e-6 : tolerance();
       const double scale = std::max(1.0, value.abs().max().item<double>());
-      const auto text = difference_of(found.values[i].value, value, scale, tolerance);
+      const auto text = difference_of(found.values[i].value, value, scale, allowed);
       if (!text.empty()) return of_rank[i]->what + " " + text;
     }
     return "";
@@ -214,8 +220,10 @@ class Judge {
     if (!found.defined()) return expected.abs().max().item<double>() == 0 ? "" : "is missing";
     if (expected.numel() == 0) return "";
     const double scale = std::max(least_scale, expected.abs().max().item<double>());
-    return difference_of(found, expected, scale, config_.tolerance());
+    return difference_of(found, expected, scale, tolerance());
   }
+
+  double tolerance() const { return std::min(std::ldexp(kTolerance, num_steps_), kToleranceAtMost); }
 
   Circumstances circumstances() {
     Circumstances now;
@@ -279,6 +287,7 @@ class Judge {
   std::unique_ptr<User> ranked_;
   std::map<std::string, bool> flags_;
   bool has_failed_ = false;
+  int num_steps_ = 0;
   bool changed_flags_ = false;
   bool has_moved_ = false;
   bool is_over_ = false;
