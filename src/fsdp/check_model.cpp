@@ -90,12 +90,17 @@ std::string fault_of_one_memory(Parameters parameters) {
 }
 
 std::string fault_of_memory(const Parameters& parameters) {
-  std::map<const c10::StorageImpl*, Parameters> by_memory;
+  // In the order of the model, not of addresses: all ranks name the same parameter.
+  std::vector<Parameters> by_memory;
+  std::map<const c10::StorageImpl*, std::size_t> places;
   for (const Parameter& parameter : parameters) {
     if (is_deferred(parameter.tensor) || !parameter.tensor.has_storage() || parameter.tensor.numel() == 0) continue;
-    by_memory[parameter.tensor.storage().unsafeGetStorageImpl()].push_back(parameter);
+    const auto* const memory = parameter.tensor.storage().unsafeGetStorageImpl();
+    const auto [place, is_new] = places.try_emplace(memory, by_memory.size());
+    if (is_new) by_memory.emplace_back();
+    by_memory[place->second].push_back(parameter);
   }
-  for (auto& [memory, group] : by_memory) {
+  for (Parameters& group : by_memory) {
     std::string fault = fault_of_one_memory(std::move(group));
     if (!fault.empty()) return fault;
   }

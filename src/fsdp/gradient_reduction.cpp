@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -167,12 +168,22 @@ void GradientReduction::hand_out_slices() {
 }
 
 void GradientReduction::require_same_path() {
-  const auto name_of = [this](int unit) {
+  const int no_unit = static_cast<int>(units_.size());
+  const auto name_of = [&](int unit) {
+    if (unit == no_unit) return std::string("others than the ranks of its own shards");
     const std::string& name = units_[static_cast<std::size_t>(unit)]->name();
     return name.empty() ? std::string("the model itself") : name;
   };
-  path_.require_agreement(ranks_.shards, name_of);
+  std::exception_ptr difference;
+  try {
+    path_.require_agreement(ranks_.shards, name_of);
+  } catch (const ConfigError&) {
+    difference = std::current_exception();
+    // Ranks of other shards may agree among themselves: they hear of it along the replicas.
+    path_.note(SamePath::Event::kAverage, no_unit);
+  }
   if (ranks_.replicas) path_.require_agreement(*ranks_.replicas, name_of);
+  if (difference) std::rethrow_exception(difference);
   path_.forget();
 }
 

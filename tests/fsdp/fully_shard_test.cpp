@@ -166,6 +166,20 @@ TEST(FullyShard, RefusesRanksThatChooseDifferentlyBetweenEqualUnits) {
   }
 }
 
+TEST(FullyShard, TellsRanksOfOtherShardsWhoseOwnPathsAgree) {
+  run_threads(4, [](const World& world) {
+    const auto shards = world.comm().split_by([](int rank) { return rank / 2; }, "shards");
+    const auto replicas = world.comm().split_by([](int rank) { return rank % 2; }, "replicas");
+    Layers model(2);
+    const ShardedModel sharded = fully_shard(model.ptr(), shards, replicas, every_layer().shared_copy(false));
+    const int layer = world.rank() == 3 ? 1 : 0;
+    const auto text = message_of<ConfigError>([&] { loss_of(model, {layer}, world.rank()).backward(); });
+    const bool meets_rank_3 = world.rank() % 2 == 1;
+    expect_parts(text, {"do not take the same path through the model",
+                        meets_rank_3 ? "layer1" : "others than the ranks of its own shards"});
+  });
+}
+
 TEST(FullyShard, RefusesRanksThatUseUnitsOfDifferentSizes) {
   // The kernel that needed the unit says it: what a collective throws inside a callback cannot get out by itself.
   const auto text = message_of<c10::Error>([] {

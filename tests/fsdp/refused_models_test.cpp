@@ -36,6 +36,35 @@ TEST(RefusedModels, ViewsThatWereMadeBefore) {
       {"third.bias", "1 other tensor"});
 }
 
+TEST(RefusedModels, AreNamedAlikeWhereverTheirMemoryLies) {
+  // All parameters are in use: the one that is named must not depend on addresses.
+  for (int round = 0; round < 5; ++round) {
+    expect_refused(
+        [] {
+          std::vector<at::Tensor> between;  // so that memory is not handed out in the order of the model
+          for (std::int64_t i = 0; i < 64; ++i) between.push_back(at::zeros({1 + i % 7}));
+          auto model = filled_chain();
+          for (auto& parameter : model->parameters()) {
+            parameter.set_data(parameter.data().clone());
+            model->register_buffer("copy" + std::to_string(model->buffers().size()), parameter.detach());
+          }
+          return model;
+        },
+        {"first.weight", "1 other tensor", "rank"});
+  }
+}
+
+TEST(RefusedModels, InOneGroupOfShardsAreRefusedByAll) {
+  run_threads(4, [](const World& world) {
+    const auto shards = world.comm().split_by([](int rank) { return rank / 2; }, "shards");
+    const auto replicas = world.comm().split_by([](int rank) { return rank % 2; }, "replicas");
+    const auto model = filled_chain();
+    if (world.rank() == 3) model->register_parameter("more", at::ones({8}));
+    const std::string message = message_of<ConfigError>([&] { fully_shard(model, shards, replicas, small_units()); });
+    expect_parts(message, {"more"});
+  });
+}
+
 TEST(RefusedModels, GraphsThatLive) {
   run_threads(2, [](const World& world) {
     const auto model = filled_chain();

@@ -133,7 +133,9 @@ class Judge {
     });
     is_over_ = is_over_ || is_dead || mine.text.find("was given other memory") != std::string::npos ||
                (action.kind == "cast" && mine.kind == Outcome::Kind::kRefused);
-    if (defect.empty() && mine.kind != Outcome::Kind::kDone && !is_over_) recover(action, mine.text);
+    if (defect.empty() && mine.kind != Outcome::Kind::kDone && !is_over_) {
+      defect = unless_it_moved(outcome_of([&] { recover(action, mine.text); }));
+    }
     // Rounding to another type makes small differences large.
     if (action.kind == "cast" && mine.kind == Outcome::Kind::kDone && !is_over_) alone_->load(ranked_->full_state());
     if (action.kind == "fail_in_backward") has_failed_ = true;
@@ -177,7 +179,12 @@ class Judge {
   std::string look_at_what_is_held() {
     std::string difference;
     const Outcome outcome = outcome_of([&] { difference = compare_what_is_held(); });
-    if (outcome.kind == Outcome::Kind::kDone) return difference;
+    return outcome.kind == Outcome::Kind::kDone ? difference : unless_it_moved(outcome);
+  }
+
+  /// What went wrong. A model whose parameters were given other memory may say so whenever it is looked at.
+  std::string unless_it_moved(const Outcome& outcome) {
+    if (outcome.kind == Outcome::Kind::kDone) return "";
     is_over_ = has_moved_ && outcome.text.find("was given other memory") != std::string::npos;
     return is_over_ ? "" : outcome.text;
   }
