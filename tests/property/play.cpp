@@ -258,6 +258,8 @@ class Judge {
         user.make_optimizer(0);
       }
       user.begin_scaling();
+      // Of other memory, that one process did not come to write.
+      if (action.kind == "load_saved") user.kept.clear();
     });
     // Of several writes some may have been done.
     if (is_one_of(action, {"load_saved", "train_uneven", "load_checkpoint", "step", "step_with_scaler", "write",
