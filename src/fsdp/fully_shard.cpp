@@ -7,7 +7,6 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
 #include "fsdp/check_model.h"
@@ -39,20 +38,6 @@ std::string fault_of(const torch::nn::Module& model, const UnitRanks& ranks, con
   return faults.empty() ? "" : "the options of sharding cannot be met:" + faults;
 }
 
-/// Along both axes, before anybody leaves: ranks of other shards may find no difference among themselves.
-void require_same_on_all(const UnitRanks& ranks, std::vector<std::string> lines) {
-  std::exception_ptr difference;
-  try {
-    require_same_lines(ranks.shards, lines);
-  } catch (const ConfigError& error) {
-    if (!ranks.replicas) throw;
-    difference = std::current_exception();
-    lines.push_back(error.what());
-  }
-  if (ranks.replicas) require_same_lines(*ranks.replicas, lines);
-  if (difference) std::rethrow_exception(difference);
-}
-
 /// What must be the same on every rank.
 std::vector<std::string> lines_of(const torch::nn::Module& model, const FsdpOptions& options) {
   std::vector<std::string> lines;
@@ -73,7 +58,8 @@ ShardedModel shard(std::shared_ptr<torch::nn::Module> model, const UnitRanks& ra
   // One rank that refuses must not leave the others waiting.
   lines.push_back("fault: " + fault);
   std::replace(lines.back().begin(), lines.back().end(), '\n', ' ');
-  require_same_on_all(ranks, std::move(lines));
+  ranks.require_same([&](const Communicator& comm) { require_same_lines(comm, lines); },
+                     [&](const std::string& difference) { lines.push_back(difference); });
   if (!fault.empty()) throw ConfigError(fault + " (rank " + std::to_string(ranks.shards.world_rank()) + ")");
   return ShardedModel(FsdpState::make(std::move(model), ranks, options, notice));
 }

@@ -9,7 +9,6 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <exception>
 #include <string>
 #include <utility>
 
@@ -174,16 +173,8 @@ void GradientReduction::require_same_path() {
     const std::string& name = units_[static_cast<std::size_t>(unit)]->name();
     return name.empty() ? std::string("the model itself") : name;
   };
-  std::exception_ptr difference;
-  try {
-    path_.require_agreement(ranks_.shards, name_of);
-  } catch (const ConfigError&) {
-    difference = std::current_exception();
-    // Ranks of other shards may agree among themselves: they hear of it along the replicas.
-    path_.note(SamePath::Event::kAverage, no_unit);
-  }
-  if (ranks_.replicas) path_.require_agreement(*ranks_.replicas, name_of);
-  if (difference) std::rethrow_exception(difference);
+  ranks_.require_same([&](const Communicator& comm) { path_.require_agreement(comm, name_of); },
+                      [&](const std::string&) { path_.note(SamePath::Event::kAverage, no_unit); });
   path_.forget();
 }
 

@@ -9,6 +9,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/StorageImpl.h>
 
+#include <exception>
 #include <utility>
 
 namespace tessera::fsdp {
@@ -66,6 +67,19 @@ void add_to_gradient(const at::Tensor& parameter, const at::Tensor& gradient) {
 }
 
 }  // namespace
+
+void UnitRanks::require_same(const std::function<void(const Communicator&)>& compare,
+                             const std::function<void(const std::string& difference)>& tell) const {
+  std::exception_ptr difference;
+  try {
+    compare(shards);
+  } catch (const ConfigError& error) {
+    difference = std::current_exception();
+    tell(error.what());
+  }
+  if (replicas) compare(*replicas);
+  if (difference) std::rethrow_exception(difference);
+}
 
 std::string refusal_of_unfrozen(const std::string& parameter, int world_rank) {
   return "the parameter " + parameter + " is to be trained since fully_shard() (rank " + std::to_string(world_rank) +

@@ -5,6 +5,7 @@
 #include <tessera/shard/flat_layout.h>
 #include <tessera/shard/hollow_storage.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,6 +30,11 @@ struct UnitRanks {
     shards.broadcast(tensor, 0);
     if (replicas) replicas->broadcast(tensor, 0);
   }
+  /// `compare` along both axes, which throws ConfigError on all ranks of a group that differ. Ranks of other shards may
+  /// agree among themselves: who differs calls `tell` before they compare along the replicas, so that they hear of it.
+  /// Collective.
+  void require_same(const std::function<void(const Communicator&)>& compare,
+                    const std::function<void(const std::string& difference)>& tell) const;
   std::int64_t num_ranks() const { return std::int64_t{shards.size()} * (replicas ? replicas->size() : 1); }
 };
 
@@ -85,9 +91,9 @@ class Unit {
   bool is_written() const { return is_written_; }
   /// This rank's part of what was written is in the shard afterwards, and the unit is in shards. Collective.
   void end_write();
-  /// Remembers this rank's part of the row. Requires: kGathered.
+  /// Remembers the row as it is, `all` of it or this rank's part. Requires: kGathered.
   void seal(bool all);
-  /// Throws ConfigError when that part is not what it was, though nobody said that he would write. Forgets it.
+  /// Throws ConfigError when that is not what it was, though nobody said that he would write. Forgets it.
   void require_sealed();
   /// A new row with the exact values of all parts. Collective.
   at::Tensor whole_values() const;

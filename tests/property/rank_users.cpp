@@ -79,8 +79,7 @@ class RankTools {
     folder_->load_newest([&](const SavedStep& step) { state.restore(step); });
   }
 
-  /// Calls that do not match, as a program with a mistake makes them, and catches what that gives.
-  /// Calls that do not match are refused, and the group works as before.
+  /// Calls that do not match, as a program with a mistake makes them: refused, and the group works as before.
   void mismatch(std::int64_t way) const {
     const bool is_noticed = comm_.backend() == "threads" || comm_.backend() == "shm";
     if (comm_.size() == 1 || !is_noticed) return;
