@@ -8,6 +8,8 @@
 
 #include <utility>
 
+#include "data_parallel/bucket_gradients.h"
+
 namespace tessera::data_parallel {
 
 HookAdapter::HookAdapter(std::shared_ptr<GradientHook> hook, Communicator comm)
@@ -27,14 +29,11 @@ GradientHook::Finish HookAdapter::start(const c10d::GradBucket& bucket) {
   const auto index = static_cast<std::size_t>(next_index_++);
   ours.index = index;
   ours.flat = bucket.getBuffer();
-  ours.gradients = bucket.getGradients();
   ours.parameters = parameters_of(bucket, index);
+  ours.gradients = gradients_in(ours.flat, ours.parameters);
+  for (at::Tensor& gradient : ours.gradients) gradient = as_real(gradient);
   ours.divisor = is_divided_ ? 1 : divisor_;
-  if (!ours.flat.is_complex()) return hook_->start(ours, comm_);
-  // Averages of complex numbers are those of their parts: hooks and groups need not know of them.
-  ours.flat = at::view_as_real(ours.flat).view({-1});
-  for (at::Tensor& gradient : ours.gradients) gradient = at::view_as_real(gradient);
-  return [finish = hook_->start(ours, comm_)] { return at::view_as_complex(finish().view({-1, 2})); };
+  return hook_->start(ours, comm_);
 }
 
 std::vector<at::Tensor> HookAdapter::parameters_of(const c10d::GradBucket& bucket, std::size_t index) const {
@@ -44,9 +43,9 @@ std::vector<at::Tensor> HookAdapter::parameters_of(const c10d::GradBucket& bucke
 void HookAdapter::divide_the_rest(const c10d::GradBucket& bucket, std::size_t index) const {
   const at::NoGradGuard no_grad;
   const auto parameters = parameters_of(bucket, index);
-  auto gradients = bucket.getGradients();
+  const auto gradients = gradients_in(bucket.getBuffer(), parameters);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (!is_divided_(parameters[i])) gradients[i].div_(divisor_);
+    if (!is_divided_(parameters[i])) at::Tensor(gradients[i]).div_(divisor_);
   }
 }
 

@@ -16,6 +16,8 @@
 
 #include <tessera/shard/plain_alias.h>
 
+#include "data_parallel/bucket_gradients.h"
+
 namespace tessera::data_parallel {
 namespace {
 
@@ -67,12 +69,10 @@ void ReducerSync::note_places(const std::vector<c10d::GradBucket>& buckets) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) index_of[parameters_[i].unsafeGetTensorImpl()] = i;
   places_.assign(parameters_.size(), at::Tensor());
   for (std::size_t b = 0; b < buckets.size(); ++b) {
-    const auto gradients = buckets[b].getGradients();
     const auto parameters = adapter_->parameters_of(buckets[b], b);
+    const auto gradients = gradients_in(buckets[b].getBuffer(), parameters);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      // The reducer lays gradients out as their parameters are, row by row or otherwise.
-      places_[index_of.at(parameters[i].unsafeGetTensorImpl())] = buckets[b].getBuffer().as_strided(
-          parameters[i].sizes(), parameters[i].strides(), gradients[i].storage_offset());
+      places_[index_of.at(parameters[i].unsafeGetTensorImpl())] = gradients[i];
     }
   }
 }

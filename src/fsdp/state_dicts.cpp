@@ -32,12 +32,10 @@ void add_other_names(const torch::nn::Module& model, std::map<std::string, at::T
   }
 }
 
-/// A copy would be taken for the tensor itself, and what is written to it lost.
-void require_rows(const std::string& name, const at::Tensor& tensor) {
-  if (tensor.is_contiguous()) return;
-  throw ConfigError("the tensor " + name +
-                    " does not lie row by row in memory, so no slice of it can be given: call contiguous() on it "
-                    "before fully_shard(), or let it be sharded with a smaller min_num_params");
+/// In a row where it lies so; else as it is: a copy would be taken for the tensor itself, and what is written to it
+/// lost.
+at::Tensor values_of(const at::Tensor& whole) {
+  return whole.is_contiguous() ? whole.detach().view({-1}) : whole.detach();
 }
 
 }  // namespace
@@ -87,8 +85,7 @@ std::map<std::string, StateSlice> ShardedModel::sharded_state_dict() const {
   const auto add_whole = [&](const NamedTensors& tensors, bool are_buffers) {
     for (std::size_t i = 0; i < tensors.tensors.size(); ++i) {
       const at::Tensor& tensor = tensors.tensors[i];
-      require_rows(tensors.names[i], tensor);
-      state[tensors.names[i]] = {tensor.detach().view({-1}), 0, tensor.sizes().vec(), are_buffers};
+      state[tensors.names[i]] = {values_of(tensor), 0, tensor.sizes().vec(), are_buffers};
     }
   };
   add_whole(state_->replicated(), false);

@@ -1,4 +1,4 @@
-// Gradients that are sparse, and parameters that are complex.
+// Gradients that are sparse, and parameters that are complex or not laid out row by row.
 #include <tessera/comm/world.h>
 #include <tessera/data_parallel/distribute.h>
 
@@ -6,12 +6,18 @@
 #include <torch/nn/modules/linear.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+
+#include <tessera/data_parallel/gradient_hooks.h>
+
 #include "support/require.h"
+#include "support/sum_hook.h"
 
 namespace tessera {
 namespace {
 
 using testing::require;
+using testing::SumHook;
 
 at::Tensor wave(at::IntArrayRef shape, double phase) {
   return at::sin(at::arange(c10::multiply_integers(shape), at::kDouble) * 0.37 + phase).view(shape);
@@ -25,8 +31,9 @@ void fill(torch::nn::Module& model) {
 
 /// Two micro-batches on each of two ranks give the mean gradients of one process, twice over.
 template <class Model>
-void expect_mean_gradients(const DdpOptions& options, double tolerance = 1e-12) {
+void expect_mean_gradients(const std::function<DdpOptions()>& make_options, double tolerance = 1e-12) {
   run_threads(2, [&](const World& world) {
+    const DdpOptions options = make_options();  // a hook of each rank's own
     const auto model = std::make_shared<Model>();
     Model alone;
     fill(*model);
@@ -80,18 +87,105 @@ struct Complex : torch::nn::Module {
   torch::nn::Linear head;
 };
 
+template <class Model>
+void expect_mean_gradients(const DdpOptions& options) {
+  expect_mean_gradients<Model>([&] { return options; });
+}
+
+/// Gradients that are divided while they come.
+DdpOptions with_sum_hook() { return DdpOptions().hook(std::make_shared<SumHook>()); }
+
+/// The gradient of `matrix` is of rank one, on each rank and in the mean: PowerSGD gives it exactly.
+struct ThinGradient : torch::nn::Module {
+  ThinGradient() : matrix(register_parameter("matrix", at::zeros({16, 16}, at::kComplexDouble))) {
+    register_parameter("bias", at::zeros({3}, at::kComplexDouble));
+  }
+  at::Tensor loss(int batch) {
+    const at::Tensor column = at::complex(wave({16}, batch), wave({16}, batch + 1));
+    return at::real((wave({16}, 0.5) * matrix.matmul(column)).sum()) + at::imag(parameters()[1]).sum() * (batch + 1);
+  }
+  at::Tensor matrix;
+};
+
+/// Parameters by column, with gaps, and in channels of another order; real or complex.
+template <at::ScalarType kDtype>
+struct OtherLayouts : torch::nn::Module {
+  OtherLayouts()
+      : columns(register_parameter("columns", at::zeros({3, 4}, kDtype).t())),
+        gaps(register_parameter("gaps", at::zeros({4, 8}, kDtype).narrow(1, 2, 3))),
+        plain(register_parameter("plain", at::zeros({5}, kDtype))) {}
+  at::Tensor loss(int batch) {
+    at::Tensor sum = (columns.mul(wave({4, 3}, batch)) + gaps.mul(wave({4, 3}, batch + 7))).square().sum();
+    if (batch % 2 == 0) sum = sum + plain.mul(wave({5}, batch)).sum();  // the other rank does not use it
+    sum = sum.to(at::kComplexDouble);
+    return at::real(sum) + at::imag(sum);
+  }
+  at::Tensor columns, gaps, plain;
+};
+
 TEST(GradientKinds, SparseOnesAreAveraged) {
-  expect_mean_gradients<Sparse>({});
+  expect_mean_gradients<Sparse>(DdpOptions());
   expect_mean_gradients<Sparse>(DdpOptions().find_unused_parameters(true));
   expect_mean_gradients<Sparse>(DdpOptions().gradient_as_bucket_view(false));
   expect_mean_gradients<Sparse>(DdpOptions().reproducible(true).micro_batches(2));
 }
 
 TEST(GradientKinds, ComplexOnesAreAveraged) {
-  expect_mean_gradients<Complex>({});
+  expect_mean_gradients<Complex>(DdpOptions());
   expect_mean_gradients<Complex>(DdpOptions().find_unused_parameters(true));
   expect_mean_gradients<Complex>(DdpOptions().gradient_as_bucket_view(false).bucket_bytes(64));
   expect_mean_gradients<Complex>(DdpOptions().reproducible(true).micro_batches(2));
+  expect_mean_gradients<Complex>(with_sum_hook);
+  expect_mean_gradients<Complex>([] { return with_sum_hook().find_unused_parameters(true); });
+}
+
+TEST(GradientKinds, ComplexOnesGoThroughEachHook) {
+  for (const char* name : {"fp16", "bf16", "int8"}) {
+    expect_mean_gradients<Complex>([&] { return DdpOptions().compression(name); }, /*tolerance=*/0.5);
+  }
+  expect_mean_gradients<ThinGradient>(
+      [] { return DdpOptions().hook(power_sgd_hook(PowerSgdOptions().rank(2).start_step(0).min_compression(1))); },
+      /*tolerance=*/1e-11);
+}
+
+TEST(GradientKinds, OfOtherLayoutsAreAveraged) {
+  using Real = OtherLayouts<at::kDouble>;
+  using Complexes = OtherLayouts<at::kComplexDouble>;
+  const auto unused = DdpOptions().find_unused_parameters(true);
+  expect_mean_gradients<Real>(unused);
+  expect_mean_gradients<Complexes>(unused);
+  expect_mean_gradients<Real>([] { return with_sum_hook().find_unused_parameters(true); });
+  expect_mean_gradients<Complexes>([] { return with_sum_hook().find_unused_parameters(true); });
+}
+
+/// Writes into the views that it is given.
+struct CountingHook : GradientHook {
+  std::string name() const override { return "counting"; }
+  Finish start(const GradientBucket& bucket, const Communicator& /*comm*/) override {
+    return [bucket] {
+      for (at::Tensor gradient : bucket.gradients) {
+        gradient.copy_(at::arange(gradient.numel(), at::kDouble).view(gradient.sizes()));
+      }
+      return bucket.flat;
+    };
+  }
+};
+
+TEST(GradientKinds, HooksSeeThemInTheShapeOfTheirParameters) {
+  run_threads(2, [](const World& world) {
+    const auto real = std::make_shared<OtherLayouts<at::kDouble>>();
+    const auto complex = std::make_shared<OtherLayouts<at::kComplexDouble>>();
+    const auto ddp = distribute(real, world, DdpOptions().hook(std::make_shared<CountingHook>()));
+    const auto complex_ddp = distribute(complex, world, DdpOptions().hook(std::make_shared<CountingHook>()));
+    real->loss(0).backward();
+    complex->loss(0).backward();
+    for (const char* name : {"columns", "gaps"}) {
+      const at::Tensor counted = real->named_parameters()[name].grad();
+      require(at::equal(counted, at::arange(12, at::kDouble).view({4, 3})), name);
+      const at::Tensor parts = at::view_as_real(complex->named_parameters()[name].grad());
+      require(at::equal(parts, at::arange(24, at::kDouble).view({4, 3, 2})), name);
+    }
+  });
 }
 
 }  // namespace

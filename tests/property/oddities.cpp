@@ -33,7 +33,13 @@ Node::Run run_of(Node& node, const std::string& oddity, bool dense) {
     const Tensor turn = node.register_parameter("turn", at::complex(wave(0.2, {kWidth}), wave(0.9, {kWidth})));
     return [turn](const Tensor& x, const Batch&) { return x + at::real(turn * x); };
   }
-  const Tensor weight = node.register_parameter("weight", wave(0.4, {kWidth, kWidth}) * 0.3);
+  Tensor values = wave(0.4, {kWidth, kWidth}) * 0.3;
+  if (oddity == "columns") values = values.t();
+  if (oddity == "gaps") values = at::cat({values, values, values}, 1).narrow(1, 1, kWidth);
+  const Tensor weight = node.register_parameter("weight", values);
+  if (oddity == "columns" || oddity == "gaps") {
+    return [weight](const Tensor& x, const Batch&) { return x + at::matmul(x, weight); };
+  }
   if (oddity == "aliases") {
     const Tensor again = node.register_parameter("again", weight.data());
     return [weight, again](const Tensor& x, const Batch&) { return x + at::matmul(at::matmul(x, weight), again); };
@@ -46,7 +52,7 @@ Node::Run run_of(Node& node, const std::string& oddity, bool dense) {
 }  // namespace
 
 const std::vector<std::string>& oddities() {
-  static const std::vector<std::string> all{"max_norm", "sparse", "complex", "aliases", "view"};
+  static const std::vector<std::string> all{"max_norm", "sparse", "complex", "aliases", "view", "columns", "gaps"};
   return all;
 }
 

@@ -243,7 +243,8 @@ class FsdpUser : public User {
       }
     }
     for (const auto& [name, slice] : sharded_.sharded_state_dict()) {
-      if (!slice.is_buffer && !known.contains(name)) pieces.push_back({name, slice.start, slice.values, {}, {}});
+      if (!slice.is_buffer && !known.contains(name))
+        pieces.push_back({name, slice.start, slice.values.flatten(), {}, {}});
     }
     return pieces;
   }

@@ -22,7 +22,8 @@ class HookAdapter;
 struct GradientBucket {
   std::size_t index = 0;               ///< the same on all ranks; buckets are reduced in this order
   at::Tensor flat;                     ///< all gradients of the bucket, one-dimensional
-  std::vector<at::Tensor> gradients;   ///< views of `flat`, each of its parameter's shape
+  std::vector<at::Tensor> gradients;   ///< views of `flat`, each of its parameter's shape; if that is complex, with a
+                                       ///< last dimension more: the real and the imaginary part
   std::vector<at::Tensor> parameters;  ///< in the same order
   int divisor = 1;                     ///< what the sum over the ranks is divided by: their number, as a rule
 };

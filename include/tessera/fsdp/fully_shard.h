@@ -43,8 +43,9 @@ struct FsdpStatistics {
 
 /// A part of a tensor of the model, and where it belongs.
 struct StateSlice {
-  at::Tensor values;                ///< one-dimensional; shares memory with what is trained
-  std::int64_t start;               ///< of the tensor laid out row by row
+  at::Tensor values;   ///< shares memory with what is trained. One-dimensional, but for a tensor that stays
+                       ///< whole and does not lie row by row in memory: that one itself
+  std::int64_t start;  ///< of the tensor laid out row by row
   std::vector<std::int64_t> shape;  ///< of the whole tensor
   bool is_buffer = false;           ///< of the model, whole on every rank: rank 0's counts
 };
@@ -124,7 +125,7 @@ class ShardedModel {
   void load_full_state_dict(const std::map<std::string, at::Tensor>& state,
                             FullStateOn where = FullStateOn::kEveryRank) const;
   /// This rank's parts, by the names of the parameters, and what is whole on every rank.
-  /// Throws ConfigError for a tensor that stays whole and does not lie row by row, and inside a gather() that writes.
+  /// Throws ConfigError inside a gather() that writes.
   std::map<std::string, StateSlice> sharded_state_dict() const;
   /// Before those are written to by pointer, as files are read into them; operators that write need no such call.
   /// What was gathered is let go. Throws ConfigError when a `gather()` lives. Blocks: until no rank reads what will

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "data_parallel/bucket_gradients.h"
 #include "data_parallel/hooks/average.h"
 
 namespace tessera::data_parallel {
@@ -133,7 +134,7 @@ void PowerSgdState::recall(const BucketMemory& memory) const {
 
 std::string PowerSgdState::why_not(const BucketMemory& memory, const PowerSgdOptions& options) {
   for (std::size_t i = 0; i < memory.parameters.size(); ++i) {
-    const at::Tensor& parameter = memory.parameters[i];
+    const at::Tensor parameter = as_real(memory.parameters[i]);
     const auto right = memory.tensors.find(right_name(i));
     if (right == memory.tensors.end()) continue;
     if (!pays(parameter, options)) return "a matrix travels exactly now that did not then";

@@ -8,6 +8,8 @@
 #include <tessera/shard/plain_alias.h>
 #include <tessera/shard/reproducible.h>
 
+#include "data_parallel/bucket_gradients.h"
+
 namespace tessera::data_parallel {
 
 TreeSync::TreeSync(const NamedTensors& parameters, const Communicator& comm, const DdpSettings& settings)
@@ -40,7 +42,7 @@ void TreeSync::finish_step() {
   FlatBuffers sums;
   for (GradientTree& tree : trees_) {
     const at::Tensor sum = sums.emplace_back(tree.take());
-    comm_.all_reduce(sum.is_complex() ? at::view_as_real(sum) : sum);
+    comm_.all_reduce(as_real(sum));
     num_bytes_ += sum.nbytes();
     sum.mul_(1.0 / static_cast<double>(settings_.micro_batches));  // a power of two: exact
   }
