@@ -107,7 +107,7 @@ def sites_of_line(lines, index):
         indent, code = statement
         yield kind_of_drop(code), f"{indent}{{ if (!mutants::on<{{n}}>()) {code} }}", 1
         after = statement_of(lines, index + 1) if index + 1 < len(lines) else None
-        if after and after[0] == indent and after[1] != code and not begins_branch(lines, index):
+        if after and after[0] == indent and not begins_branch(lines, index) and order_matters(code, after[1]):
             yield ("order swapped", f"{indent}if (mutants::on<{{n}}>()) {{ {after[1]} {code} }} else {{ {code} "
                    f"{after[1]} }}", 2)
     if found := DIVISION.search(line):
@@ -124,6 +124,20 @@ def sites_of_line(lines, index):
         condition = found["condition"]
         if is_balanced(condition) and ";" not in condition and not re.match(r"(const )?auto|constexpr", condition):
             yield "check dropped", f"{found['head']}!mutants::on<{{n}}>() && ({condition}){found['tail']}", 1
+
+
+def changes(code):
+    """What a statement writes, or calls a function of: "message.started", "queue_". None, if it calls a function of
+    no object."""
+    found = re.match(r"(\+\+|--)?(?P<name>[\w.]+(->\w+)*?)(\.|->)\w+\(|(\+\+|--)?(?P<target>[\w.]+(->\w+)*)", code)
+    if not found or (found["target"] and code[found.end():].startswith("(")):
+        return None
+    return found["name"] or found["target"]
+
+
+def order_matters(first, second):
+    names = [changes(first), changes(second)]
+    return None not in names and any(re.search(rf"(?<![\w.]){re.escape(name)}\b", code) for name, code in zip(names, (second, first)))
 
 
 def begins_branch(lines, index):

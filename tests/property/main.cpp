@@ -109,6 +109,14 @@ int run_as_rank(const Options& options) {
   return num_failed == 0 ? 0 : 1;
 }
 
+/// MPI starts its processes itself.
+std::vector<std::string> mpirun(int num_ranks, std::vector<std::string> command) {
+  if (std::string(TESSERA_MPIEXEC).empty()) throw std::runtime_error("this build has no MPI");
+  command.insert(command.begin(),
+                 {TESSERA_MPIEXEC, "--allow-run-as-root", "--oversubscribe", "-np", std::to_string(num_ranks)});
+  return command;
+}
+
 int run_with_processes(const Options& options) {
   const TemporaryFolder folder;
   launch::LocalJob job;
@@ -118,6 +126,12 @@ int run_with_processes(const Options& options) {
     if (name == "--processes") continue;
     job.command.push_back(name);
     if (!value.empty()) job.command.push_back(value);
+  }
+  if (options.at("--backend") == "mpi") {
+    job.command = mpirun(job.num_ranks, std::move(job.command));
+    job.num_ranks = 1;
+    job.launcher_variables = false;
+    job.variables = {{"OMPI_MCA_btl", "self,vader"}};
   }
   job.timeout = std::chrono::seconds(1800);
   int code = 0;
