@@ -36,10 +36,9 @@ std::vector<tessera::HeldSlice> make_slices(int rank, int size, std::int64_t ste
   for (int i = 0; i < kNumTensors; ++i) {
     auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(step * kNumTensors + i));
     const at::Tensor whole = at::zeros({kRows, kColumns}).normal_(0, 1, generator);
-    const tessera::SlicePlace place{{kRows, kColumns}, {rank * rows, 0}, {rows, kColumns}};
+    const auto slice = tessera::Slice::whole({kRows, kColumns}).narrow(0, {rank * rows, rows});
     const std::string group = i < kNumOfModel ? "model" : "optimizer";
-    slices.push_back(
-        {group, "w" + std::to_string(i), {kRows, kColumns}, place, whole.narrow(0, rank * rows, rows).clone()});
+    slices.push_back({{"w" + std::to_string(i), slice, whole.narrow(0, rank * rows, rows).clone()}, group});
   }
   return slices;
 }

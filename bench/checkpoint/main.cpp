@@ -96,8 +96,8 @@ std::vector<tessera::HeldSlice> make_slices(const tessera::World& world, bool fi
   for (int i = 0; i < kNumTensors; ++i) {
     const at::Tensor values = at::zeros({kRows, kColumns});
     if (filled) values.normal_(0, 1, generator);
-    const auto place = tessera::SlicePlace::stretch(world.size() * count, world.rank() * count, count);
-    slices.push_back({"model", "w" + std::to_string(i), {world.size() * kRows, kColumns}, place, values});
+    const auto slice = tessera::Slice::stretch({world.size() * kRows, kColumns}, {world.rank() * count, count});
+    slices.push_back({{"w" + std::to_string(i), slice, values}, "model"});
   }
   return slices;
 }

@@ -17,7 +17,7 @@ std::size_t next_place(std::size_t begin, std::size_t rest, std::size_t unit) {
 
 CopyLayout CopyLayout::of(const SavePlan& plan, int rank) {
   CopyLayout layout;
-  for (const PlannedSlice& planned : plan.of_rank[static_cast<std::size_t>(rank)]) {
+  for (const PlannedWrite& planned : plan.of_rank[static_cast<std::size_t>(rank)]) {
     const std::size_t num_bytes = plan.bytes_of(planned);
     const std::size_t place = num_bytes < kLeastDirect
                                   ? next_place(layout.num_bytes, 0, kLineBytes)

@@ -60,13 +60,13 @@ void make_folder_for_weights(const fs::path& folder) {
 
 void copy_tensor(const SavedStep& step, const ManifestTensor& tensor, std::uint64_t offset, AtomicFile& file,
                  std::vector<std::byte>& buffer) {
-  const std::int64_t num_elements = SlicePlace::whole(tensor.shape).num_elements();
+  const std::int64_t num_elements = num_elements_of(tensor.shape);
   const std::int64_t element_bytes = dtype_bytes(tensor.dtype);
   const std::int64_t piece = kPieceBytes / element_bytes;
   for (std::int64_t first = 0; first < num_elements; first += piece) {
     const std::int64_t size = std::min(piece, num_elements - first);
     const auto bytes = std::span(buffer).first(static_cast<std::size_t>(size * element_bytes));
-    step.read(tensor.group, tensor.name, SlicePlace::stretch(num_elements, first, size), bytes);
+    step.read(tensor.group, tensor.name, Slice::stretch(tensor.shape, {first, size}), bytes);
     file.write_at(offset, bytes);
     offset += bytes.size();
   }

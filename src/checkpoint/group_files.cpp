@@ -1,7 +1,7 @@
 #include "checkpoint/group_files.h"
 
 #include <tessera/checkpoint/safetensors_index.h>
-#include <tessera/checkpoint/slice_place.h>
+#include <tessera/shard/slice.h>
 
 #include <algorithm>
 #include <string_view>
@@ -11,7 +11,7 @@ namespace tessera::checkpoints {
 namespace {
 
 std::uint64_t tensor_bytes(const StoredTensor& tensor) {
-  return static_cast<std::uint64_t>(SlicePlace::whole(tensor.shape).num_elements() * dtype_bytes(tensor.dtype));
+  return static_cast<std::uint64_t>(num_elements_of(tensor.shape) * dtype_bytes(tensor.dtype));
 }
 
 std::vector<std::vector<StoredTensor>> divide(std::vector<StoredTensor> tensors, std::uint64_t max_file_bytes) {

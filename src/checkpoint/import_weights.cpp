@@ -31,8 +31,7 @@ std::vector<SliceDescription> described(const SafetensorsFolderBytes& weights, c
   std::vector<SliceDescription> slices;
   for (const std::string& name : weights.names()) {
     const StoredTensor& stored = weights.at(name);
-    slices.push_back(
-        {kWeightsGroup, changer.changed(name), stored.dtype, stored.shape, SlicePlace::whole(stored.shape)});
+    slices.push_back({kWeightsGroup, changer.changed(name), stored.dtype, Slice::whole(stored.shape)});
     bytes.push_back(weights.bytes(name));
   }
   if (slices.empty()) throw ConfigError(weights.path().string() + " holds no tensor");
@@ -43,10 +42,10 @@ std::vector<SliceDescription> described(const SafetensorsFolderBytes& weights, c
 /// What each planned slice is made from.
 std::vector<Bytes> sources_of(const SavePlan& plan, const std::vector<Bytes>& held) {
   std::vector<Bytes> sources;
-  for (const PlannedSlice& planned : plan.of_rank[0]) {
+  for (const PlannedWrite& planned : plan.of_rank[0]) {
     const ManifestTensor& tensor = plan.manifest.tensors[planned.tensor];
     const std::int64_t element_bytes = dtype_bytes(tensor.dtype);
-    const std::int64_t num_elements = tensor.slices[planned.slice].place.num_elements();
+    const std::int64_t num_elements = tensor.slices[planned.slice].slice.num_elements();
     sources.push_back(held[planned.held].subspan(static_cast<std::size_t>(planned.first * element_bytes),
                                                  static_cast<std::size_t>(num_elements * element_bytes)));
   }

@@ -10,6 +10,7 @@
 #include "checkpoint/json_text.h"
 #include "checkpoint/manifest_reader.h"
 #include "checkpoint/safetensors_header.h"
+#include "checkpoint/slice_members.h"
 
 namespace tessera {
 namespace {
@@ -50,12 +51,17 @@ void append_file(std::string& text, const ManifestFile& file) {
 }
 
 void append_slice(std::string& text, const ManifestSlice& slice) {
-  text += R"({"rank":)" + std::to_string(slice.rank) + R"(,"view":)";
-  append_json_list(text, slice.place.view);
-  text += R"(,"starts":)";
-  append_json_list(text, slice.place.starts);
-  text += R"(,"sizes":)";
-  append_json_list(text, slice.place.sizes);
+  const SliceMembers members = members_of(slice.slice);
+  const auto append = [&text](const char* name, const std::vector<std::int64_t>& numbers) {
+    text += std::string(",\"") + name + "\":";
+    append_json_list(text, numbers);
+  };
+  text += R"({"rank":)" + std::to_string(slice.rank);
+  append("view", members.view);
+  append("starts", members.starts);
+  append("sizes", members.sizes);
+  if (!members.ranges.empty()) append("ranges", members.ranges);
+  if (!members.part.empty()) append("part", members.part);
   text += R"(,"checksums":")";
   for (const std::uint64_t checksum : slice.checksums) text += checksum_text(checksum);
   text += "\"}";
@@ -79,6 +85,16 @@ void append_tensor(std::string& text, const ManifestTensor& tensor) {
   text += R"(,"file":)" + std::to_string(tensor.file) + R"(,"slices":)";
   append_list(text, tensor.slices, append_slice);
   text += '}';
+}
+
+/// The first version of the format that can say it: older readers then still read most steps.
+int least_version(const Manifest& manifest) {
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    for (const ManifestSlice& slice : tensor.slices) {
+      if (!members_of(slice.slice).is_box()) return 2;
+    }
+  }
+  return 1;
 }
 
 std::string value_text(const std::string& name, const ManifestValue& value) {
@@ -114,9 +130,9 @@ Manifest Manifest::parse(std::string_view text, const std::string& origin) {
 }
 
 std::string Manifest::to_json() const {
-  std::string text = R"({"format":"tessera-checkpoint","version":1,"step":)" + std::to_string(step) +
-                     R"(,"num_ranks":)" + std::to_string(num_ranks) + R"(,"block_bytes":)" +
-                     std::to_string(block_bytes) + R"(,"files":)";
+  std::string text = R"({"format":"tessera-checkpoint","version":)" + std::to_string(least_version(*this)) +
+                     R"(,"step":)" + std::to_string(step) + R"(,"num_ranks":)" + std::to_string(num_ranks) +
+                     R"(,"block_bytes":)" + std::to_string(block_bytes) + R"(,"files":)";
   append_list(text, files, append_file);
   text += R"(,"tensors":)";
   append_list(text, tensors, append_tensor);

@@ -1,4 +1,5 @@
 #include <tessera/core/error.h>
+#include <tessera/shard/slice_cover.h>
 
 #include <set>
 #include <utility>
@@ -6,8 +7,6 @@
 #include "checkpoint/json_text.h"
 #include "checkpoint/manifest_reader.h"
 #include "checkpoint/safetensors_header.h"
-#include "checkpoint/slice_cover.h"
-#include "checkpoint/slice_runs.h"
 
 namespace tessera::checkpoints {
 namespace {
@@ -30,11 +29,6 @@ void check_files(const Manifest& manifest, const std::string& origin) {
   }
 }
 
-/// None when the sizes are not such that elements can be counted.
-std::optional<std::uint64_t> num_elements_of(const std::vector<std::int64_t>& shape) {
-  return bytes_of(StoredDtype::kU8, shape);
-}
-
 class TensorCheck {
  public:
   TensorCheck(const Manifest& manifest, const ManifestTensor& tensor, const std::string& origin)
@@ -50,12 +44,12 @@ class TensorCheck {
     if (!bytes_of(tensor_.dtype, tensor_.shape)) {
       fail("the shape " + shape_text(tensor_.shape) + " has more elements than can be counted");
     }
-    std::vector<const SlicePlace*> places;
+    std::vector<const Slice*> slices;
     for (std::size_t i = 0; i < tensor_.slices.size(); ++i) {
       check_slice(tensor_.slices[i], "slice " + std::to_string(i));
-      places.push_back(&tensor_.slices[i].place);
+      slices.push_back(&tensor_.slices[i].slice);
     }
-    const auto fault = cover_fault(static_cast<std::int64_t>(*num_elements_of(tensor_.shape)), places);
+    const auto fault = cover_fault(num_elements_of(tensor_.shape), slices);
     if (fault) fail(fault->text());
   }
 
@@ -69,19 +63,8 @@ class TensorCheck {
       fail(what + ": expected a rank below " + std::to_string(manifest_.num_ranks) + ", found " +
            std::to_string(slice.rank));
     }
-    const SlicePlace& place = slice.place;
-    const auto found = num_elements_of(place.view);
-    if (found != num_elements_of(tensor_.shape)) {
-      fail(what + ": the view " + shape_text(place.view) + " has another number of elements than the shape " +
-           shape_text(tensor_.shape));
-    }
-    try {
-      const SliceRuns inside(place, what);
-    } catch (const ConfigError& error) {
-      fail(error.what());
-    }
     const auto num_bytes =
-        static_cast<std::uint64_t>(place.num_elements()) * static_cast<std::uint64_t>(dtype_bytes(tensor_.dtype));
+        static_cast<std::uint64_t>(slice.slice.num_elements()) * static_cast<std::uint64_t>(dtype_bytes(tensor_.dtype));
     const std::uint64_t expected = num_blocks(num_bytes, manifest_.block_bytes);
     if (slice.checksums.size() != expected) {
       fail(what + ": expected " + std::to_string(expected) + " checksums for its " + std::to_string(num_bytes) +

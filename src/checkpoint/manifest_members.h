@@ -40,6 +40,8 @@ enum class Id {
   kView,
   kStarts,
   kSizes,
+  kRanges,
+  kPart,
   kChecksums
 };
 
@@ -85,6 +87,8 @@ inline constexpr std::array kMembers = {
     Member{Id::kView, Place::kSlice, "view", Kind::kNumbers},
     Member{Id::kStarts, Place::kSlice, "starts", Kind::kNumbers},
     Member{Id::kSizes, Place::kSlice, "sizes", Kind::kNumbers},
+    Member{Id::kRanges, Place::kSlice, "ranges", Kind::kNumbers},
+    Member{Id::kPart, Place::kSlice, "part", Kind::kNumbers},
     Member{Id::kChecksums, Place::kSlice, "checksums", Kind::kText},
 };
 

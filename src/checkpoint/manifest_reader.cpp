@@ -9,6 +9,7 @@
 
 #include "checkpoint/manifest_members.h"
 #include "checkpoint/safetensors_header.h"
+#include "checkpoint/slice_members.h"
 #include "checkpoint/strict_reader.h"
 
 namespace tessera::checkpoints {
@@ -55,8 +56,12 @@ class ManifestReader : public StrictReader {
   std::uint64_t checksum_in(const std::string& text) const;
   void begin_object(Place place);
   void finish_object() const;
+  void make_slices();
 
   Place place_ = Place::kStart;
+  std::uint64_t version_ = 1;
+  std::vector<SliceMembers> slices_;  // of the tensor that is being read
+  bool has_boxes_only_ = true;
   const Member* member_ = nullptr;  // whose value comes next, or whose list is being read
   std::optional<std::string> value_name_;
   std::uint32_t seen_ = 0;  // members of the objects that are open
@@ -114,6 +119,7 @@ bool ManifestReader::start_object(std::size_t /*num_elements*/) {
     begin_object(Place::kTensor);
   } else if (place_ == Place::kSlices) {
     tensor().slices.emplace_back();
+    slices_.emplace_back();
     begin_object(Place::kSlice);
   } else if (place_ == Place::kManifest && expects(Kind::kValues)) {
     begin_object(Place::kValues);
@@ -148,10 +154,25 @@ void ManifestReader::finish_object() const {
     }
     optional = has_header ? bit_of(Id::kFileChecksum) : bit_of(Id::kHeaderBytes) | bit_of(Id::kHeaderChecksum);
   }
+  if (place_ == Place::kSlice) optional = bit_of(Id::kRanges) | bit_of(Id::kPart);
   for (const Member& member : kMembers) {
     if (member.object != place_ || ((seen_ | optional) & bit_of(member.id)) != 0) continue;
     refuse(where() + ": " + std::string(member.name) + " is missing");
   }
+}
+
+/// When the tensor's shape is known.
+void ManifestReader::make_slices() {
+  for (std::size_t i = 0; i < slices_.size(); ++i) {
+    try {
+      tensor().slices[i].slice = slice_of(slices_[i], tensor().shape);
+    } catch (const ConfigError& error) {
+      refuse("tensor " + shown(tensor().name) + " of " + shown(tensor().group) + ": slice " + std::to_string(i) + ": " +
+             error.what());
+    }
+    has_boxes_only_ = has_boxes_only_ && slices_[i].is_box();
+  }
+  slices_.clear();
 }
 
 bool ManifestReader::end_object() {
@@ -162,6 +183,7 @@ bool ManifestReader::end_object() {
       place_ = Place::kFiles;
       break;
     case Place::kTensor:
+      make_slices();
       place_ = Place::kTensors;
       break;
     case Place::kSlice:
@@ -171,6 +193,8 @@ bool ManifestReader::end_object() {
       place_ = Place::kManifest;
       break;
     default:
+      if (version_ == 1 && !has_boxes_only_)
+        refuse("slices with ranges or a part are of version 2 of the format, not 1");
       place_ = Place::kEnd;
   }
   return true;
@@ -222,7 +246,8 @@ bool ManifestReader::store_number(std::uint64_t value) {
   }
   switch (member_->id) {
     case Id::kVersion:
-      if (value != 1) refuse("expected version 1 of the format, found " + std::to_string(value));
+      if (value != 1 && value != 2) refuse("expected version 1 or 2 of the format, found " + std::to_string(value));
+      version_ = value;
       break;
     case Id::kStep:
       manifest_.step = static_cast<std::int64_t>(value);
@@ -286,15 +311,28 @@ bool ManifestReader::store_text(std::string& value) {
 bool ManifestReader::store_list_element(std::uint64_t value) {
   std::vector<std::int64_t>& list = list_of(member_->id);
   if (!std::in_range<std::int64_t>(value)) return unexpected(std::to_string(value) + ", which is too large");
-  if (list.size() == kMaxDims) return unexpected("more than " + std::to_string(kMaxDims) + " of them");
+  const bool of_ranges = member_->id == Id::kStarts || member_->id == Id::kSizes;
+  const std::size_t most = of_ranges ? SliceMembers::kMostRanges : kMaxDims;
+  if (list.size() == most) return unexpected("more than " + std::to_string(most) + " of them");
   list.push_back(static_cast<std::int64_t>(value));
   return true;
 }
 
 std::vector<std::int64_t>& ManifestReader::list_of(Id id) {
   if (id == Id::kShape) return tensor().shape;
-  SlicePlace& place = tensor().slices.back().place;
-  return id == Id::kView ? place.view : id == Id::kStarts ? place.starts : place.sizes;
+  SliceMembers& slice = slices_.back();
+  switch (id) {
+    case Id::kView:
+      return slice.view;
+    case Id::kStarts:
+      return slice.starts;
+    case Id::kSizes:
+      return slice.sizes;
+    case Id::kRanges:
+      return slice.ranges;
+    default:
+      return slice.part;
+  }
 }
 
 std::vector<std::uint64_t> ManifestReader::checksums_in(const std::string& text) const {

@@ -14,12 +14,12 @@ namespace tessera::checkpoints {
 namespace {
 
 SliceDescription described(const HeldSlice& slice) {
-  if (!slice.values.defined() || slice.values.numel() != slice.place.num_elements() || !slice.values.is_contiguous()) {
+  if (!slice.values.defined() || slice.values.numel() != slice.slice.num_elements() || !slice.values.is_contiguous()) {
     throw ConfigError("tensor \"" + slice.name + "\" of \"" + slice.group +
-                      "\": a slice needs contiguous values, as many as its place has elements (" +
-                      std::to_string(slice.place.num_elements()) + ")");
+                      "\": a slice needs contiguous values, as many as it has elements (" +
+                      std::to_string(slice.slice.num_elements()) + ")");
   }
-  return {slice.group, slice.name, to_stored_dtype(slice.values.scalar_type()), slice.shape, slice.place};
+  return {slice.group, slice.name, to_stored_dtype(slice.values.scalar_type()), slice.slice};
 }
 
 /// Values travel as a manifest that has nothing else.

@@ -22,16 +22,16 @@ void check_fits(const SavedStep& step, const HeldSlice& slice) {
   const std::string title = step.folder().string() + ": tensor \"" + slice.name + "\" of \"" + slice.group + "\"";
   if (stored == nullptr) throw ConfigError(title + " is not there");
   const StoredDtype wanted = to_stored_dtype(slice.values.scalar_type());
-  if (stored->dtype == wanted && stored->shape == slice.shape) return;
+  if (stored->dtype == wanted && stored->shape == slice.slice.shape()) return;
   throw ConfigError(title + " is " + described(stored->dtype, stored->shape) + ", expected " +
-                    described(wanted, slice.shape));
+                    described(wanted, slice.slice.shape()));
 }
 
 void read_slice(const SavedStep& step, const HeldSlice& slice) {
   const at::Tensor values = slice.values.detach();
   const bool in_place = values.is_cpu() && values.is_contiguous();
   const at::Tensor host = in_place ? values : at::empty(values.sizes(), values.options().device(at::kCPU));
-  step.read(slice.group, slice.name, slice.place, {static_cast<std::byte*>(host.data_ptr()), host.nbytes()});
+  step.read(slice.group, slice.name, slice.slice, {static_cast<std::byte*>(host.data_ptr()), host.nbytes()});
   if (!in_place) values.copy_(host);
 }
 
@@ -44,7 +44,7 @@ void read_slices(const SavedStep& step, const std::vector<HeldSlice>& slices) {
     step.announce_reads(slice.values.nbytes());
   }
   for (const HeldSlice& slice : slices) {
-    if (slice.place.num_elements() > 0) read_slice(step, slice);
+    if (slice.slice.num_elements() > 0) read_slice(step, slice);
   }
 }
 

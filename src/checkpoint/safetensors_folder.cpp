@@ -25,7 +25,7 @@ at::Tensor SafetensorsFolder::read(const std::string& name) const {
   return checkpoints::tensor_of(at(name), bytes(name));
 }
 
-at::Tensor SafetensorsFolder::read_slice(const std::string& name, const TensorSlice& slice) const {
+at::Tensor SafetensorsFolder::read_slice(const std::string& name, const Slice& slice) const {
   return checkpoints::part_of(at(name), bytes(name), slice, file_with(name).path());
 }
 

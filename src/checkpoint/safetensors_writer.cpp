@@ -1,6 +1,7 @@
 #include <tessera/checkpoint/safetensors.h>
 #include <tessera/core/atomic_file.h>
 #include <tessera/core/error.h>
+#include <tessera/shard/slice_runs.h>
 
 #include <ATen/core/grad_mode.h>
 
@@ -9,7 +10,6 @@
 
 #include "checkpoint/byte_ranges.h"
 #include "checkpoint/safetensors_header.h"
-#include "checkpoint/slice_runs.h"
 #include "checkpoint/whole_tensors.h"
 
 namespace tessera {
@@ -72,19 +72,21 @@ void SafetensorsWriter::write(const std::string& name, const at::Tensor& tensor)
   write_bytes(name, 0, Bytes(static_cast<const std::byte*>(source.const_data_ptr()), source.nbytes()));
 }
 
-void SafetensorsWriter::write_slice(const std::string& name, const TensorSlice& slice, const at::Tensor& part) {
+void SafetensorsWriter::write_slice(const std::string& name, const Slice& slice, const at::Tensor& part) {
   const StoredTensor& stored = state_->layout.at(name, state_->file.path().string());
-  const checkpoints::SliceRuns runs(stored.shape, slice, state_->place_of(stored));
+  checkpoints::require_shape(stored, slice, state_->place_of(stored));
   check_type(stored, part, state_->place_of(stored));
-  check_shape(slice.sizes, part, state_->place_of(stored));
+  check_shape(checkpoints::shape_of(slice), part, state_->place_of(stored));
   const at::Tensor source = in_order(part);
   const auto element_bytes = static_cast<std::uint64_t>(dtype_bytes(stored.dtype));
-  const std::size_t run_bytes = static_cast<std::size_t>(runs.run_length()) * element_bytes;
-  Bytes rest(static_cast<const std::byte*>(source.const_data_ptr()), source.nbytes());
-  runs.for_each([&](std::int64_t first) {
-    write_bytes(name, static_cast<std::uint64_t>(first) * element_bytes, rest.first(run_bytes));
-    rest = rest.subspan(run_bytes);
-  });
+  const Bytes bytes(static_cast<const std::byte*>(source.const_data_ptr()), source.nbytes());
+  const SliceRuns runs(slice);
+  for (std::int64_t i = 0; i < runs.num_runs(); ++i) {
+    const SliceRuns::Run run = runs.at(i);
+    write_bytes(name, static_cast<std::uint64_t>(run.first) * element_bytes,
+                bytes.subspan(static_cast<std::size_t>(run.begin) * element_bytes,
+                              static_cast<std::size_t>(run.length) * element_bytes));
+  }
 }
 
 void SafetensorsWriter::write_bytes(const std::string& name, std::uint64_t offset, Bytes bytes) {

@@ -1,13 +1,13 @@
 #include "checkpoint/save_job.h"
 
 #include <tessera/core/error.h>
+#include <tessera/shard/slice_runs.h>
 
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
 #include "checkpoint/save_part.h"
-#include "checkpoint/slice_runs.h"
 
 namespace tessera::checkpoints {
 namespace {
@@ -74,19 +74,20 @@ class SummedBytes {
 };
 
 /// Where the bytes of a planned slice go: one stretch of its file, or several for a box.
-void add_ranges(const SavePlan& plan, const PlannedSlice& planned, SummedBytes& bytes, BatchedWrites& writes) {
+void add_ranges(const SavePlan& plan, const PlannedWrite& planned, SummedBytes& bytes, BatchedWrites& writes) {
   const ManifestTensor& tensor = plan.manifest.tensors[planned.tensor];
-  const SlicePlace& place = tensor.slices[planned.slice].place;
   const std::string& file = plan.files[tensor.file].name;
   const auto element_bytes = static_cast<std::uint64_t>(dtype_bytes(tensor.dtype));
-  const SliceRuns runs(place.view, {place.starts, place.sizes}, tensor.name);
-  const std::size_t run_bytes = static_cast<std::uint64_t>(runs.run_length()) * element_bytes;
-  runs.for_each([&](std::int64_t first) {
-    const std::uint64_t offset = plan.tensor_start[planned.tensor] + static_cast<std::uint64_t>(first) * element_bytes;
+  const SliceRuns runs(tensor.slices[planned.slice].slice);
+  for (std::int64_t i = 0; i < runs.num_runs(); ++i) {
+    const SliceRuns::Run run = runs.at(i);
+    const std::size_t run_bytes = static_cast<std::uint64_t>(run.length) * element_bytes;
+    const std::uint64_t offset =
+        plan.tensor_start[planned.tensor] + static_cast<std::uint64_t>(run.first) * element_bytes;
     for (std::size_t begin = 0; begin < run_bytes; begin += kBatchBytes) {
       writes.add(file, {offset + begin, bytes.take(std::min(kBatchBytes, run_bytes - begin))});
     }
-  });
+  }
 }
 
 SavePart write_slices(StepDraft& draft, const SaveOrder& order,

@@ -3,6 +3,8 @@
 #include <tessera/checkpoint/checksum.h>
 #include <tessera/checkpoint/safetensors_index.h>
 #include <tessera/core/error.h>
+#include <tessera/shard/slice_cover.h>
+#include <tessera/shard/slice_runs.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -12,8 +14,7 @@
 
 #include "checkpoint/group_files.h"
 #include "checkpoint/safetensors_header.h"
-#include "checkpoint/slice_cover.h"
-#include "checkpoint/slice_runs.h"
+#include "checkpoint/slice_members.h"
 #include "checkpoint/writer_shares.h"
 
 namespace tessera::checkpoints {
@@ -30,8 +31,8 @@ struct Holder {
 /// One tensor, and who holds which part of it.
 struct HeldTensor {
   const SliceDescription* described = nullptr;
-  int rank = 0;  // of the first that describes it
-  std::map<SlicePlace, std::vector<Holder>> slices;
+  int rank = 0;                                 // of the first that describes it
+  std::map<Slice, std::vector<Holder>> slices;  // canonical ones
 };
 
 /// By group and name.
@@ -43,21 +44,12 @@ std::string titled(const SliceDescription& slice) {
 
 void check_same(const HeldTensor& tensor, const SliceDescription& slice, int rank) {
   const SliceDescription& first = *tensor.described;
-  if (first.dtype == slice.dtype && first.shape == slice.shape) return;
+  if (first.dtype == slice.dtype && first.slice.shape() == slice.slice.shape()) return;
   const auto text = [](const SliceDescription& one) {
-    return std::string(dtype_name(one.dtype)) + " " + shape_text(one.shape);
+    return std::string(dtype_name(one.dtype)) + " " + shape_text(one.slice.shape());
   };
   throw ConfigError(titled(slice) + " is " + text(first) + " on rank " + std::to_string(tensor.rank) + " and " +
                     text(slice) + " on rank " + std::to_string(rank) + "; save the same model on every rank");
-}
-
-/// It must lie in its view, and that must be one of the tensor.
-void check_place(const SliceDescription& slice, int rank) {
-  const std::string title = titled(slice) + " on rank " + std::to_string(rank);
-  const SliceRuns inside(slice.place, title);  // throws where it does not
-  if (SlicePlace::whole(slice.place.view).num_elements() == SlicePlace::whole(slice.shape).num_elements()) return;
-  throw ConfigError(title + ": the view " + shape_text(slice.place.view) +
-                    " of a slice has another number of elements " + "than the shape " + shape_text(slice.shape));
 }
 
 HeldTensors collect(const std::vector<std::vector<SliceDescription>>& of_ranks) {
@@ -71,9 +63,8 @@ HeldTensors collect(const std::vector<std::vector<SliceDescription>>& of_ranks) 
         tensor.rank = static_cast<int>(rank);
       }
       check_same(tensor, slice, static_cast<int>(rank));
-      check_place(slice, static_cast<int>(rank));
-      if (slice.place.num_elements() == 0) continue;
-      auto& holders = tensor.slices[as_stretch(slice.place).value_or(slice.place)];
+      if (slice.slice.num_elements() == 0) continue;
+      auto& holders = tensor.slices[slice.slice.canonical()];
       if (!holders.empty() && holders.back().rank == static_cast<int>(rank)) {
         throw ConfigError(titled(slice) + " is listed twice on rank " + std::to_string(rank));
       }
@@ -83,17 +74,16 @@ HeldTensors collect(const std::vector<std::vector<SliceDescription>>& of_ranks) 
   return tensors;
 }
 
-std::string shown_slice(const std::pair<const SlicePlace, std::vector<Holder>>& slice) {
-  return "the slice at " + shape_text(slice.first.starts) + " of " + shape_text(slice.first.view) + " on rank " +
-         std::to_string(slice.second.front().rank);
+std::string shown_slice(const std::pair<const Slice, std::vector<Holder>>& slice) {
+  return slice.first.text() + " on rank " + std::to_string(slice.second.front().rank);
 }
 
 /// Each element of the tensor is in exactly one slice.
 void check_covered(const HeldTensor& tensor) {
-  const std::int64_t wanted = SlicePlace::whole(tensor.described->shape).num_elements();
-  std::vector<const SlicePlace*> places;
-  for (const auto& [place, holders] : tensor.slices) places.push_back(&place);
-  const auto fault = cover_fault(wanted, places);
+  const std::int64_t wanted = tensor.described->slice.num_tensor_elements();
+  std::vector<const Slice*> slices;
+  for (const auto& [slice, holders] : tensor.slices) slices.push_back(&slice);
+  const auto fault = cover_fault(wanted, slices);
   if (!fault) return;
   const std::string title = titled(*tensor.described) + ": ";
   if (fault->kind == CoverFault::Kind::kGap) {
@@ -113,7 +103,7 @@ std::vector<const HeldTensor*> place_in_files(const HeldTensors& tensors, std::u
                                               SavePlan& plan) {
   std::map<std::string, std::vector<StoredTensor>> groups;
   for (const auto& [key, tensor] : tensors) {
-    groups[key.first].push_back({key.second, tensor.described->dtype, tensor.described->shape});
+    groups[key.first].push_back({key.second, tensor.described->dtype, tensor.described->slice.shape()});
   }
   std::vector<const HeldTensor*> held;
   for (auto& [group, stored] : groups) {
@@ -140,14 +130,16 @@ std::vector<SharedSlice> slices_to_share(const SavePlan& plan, const std::vector
   std::vector<SharedSlice> slices;
   for (std::size_t i = 0; i < held.size(); ++i) {
     const std::int64_t element_bytes = dtype_bytes(held[i]->described->dtype);
-    for (const auto& [place, holders] : held[i]->slices) {
-      SharedSlice slice{place, plan.tensor_start[i], element_bytes, {}, {}};
-      if (place.view.size() == 1) slice.file_offset += static_cast<std::uint64_t>(place.starts[0] * element_bytes);
-      for (const Holder& holder : holders) {
-        slice.ranks.push_back(holder.rank);
-        slice.held.push_back(holder.held);
+    for (const auto& [slice, holders] : held[i]->slices) {
+      SharedSlice shared{slice, plan.tensor_start[i], element_bytes, {}, {}};
+      if (const auto stretch = slice.as_stretch()) {
+        shared.file_offset += static_cast<std::uint64_t>(stretch->start * element_bytes);
       }
-      slices.push_back(std::move(slice));
+      for (const Holder& holder : holders) {
+        shared.ranks.push_back(holder.rank);
+        shared.held.push_back(holder.held);
+      }
+      slices.push_back(std::move(shared));
       tensor_of.push_back(i);
     }
   }
@@ -156,15 +148,15 @@ std::vector<SharedSlice> slices_to_share(const SavePlan& plan, const std::vector
 
 }  // namespace
 
-std::uint64_t SavePlan::offset_of(const PlannedSlice& planned) const {
+std::uint64_t SavePlan::offset_of(const PlannedWrite& planned) const {
   const ManifestTensor& tensor = manifest.tensors[planned.tensor];
-  const SliceRuns runs(tensor.slices[planned.slice].place, tensor.name);
-  return tensor_start[planned.tensor] + static_cast<std::uint64_t>(runs.first_of(0) * dtype_bytes(tensor.dtype));
+  const auto first = SliceRuns(tensor.slices[planned.slice].slice).at(0).first;
+  return tensor_start[planned.tensor] + static_cast<std::uint64_t>(first * dtype_bytes(tensor.dtype));
 }
 
-std::uint64_t SavePlan::bytes_of(const PlannedSlice& planned) const {
+std::uint64_t SavePlan::bytes_of(const PlannedWrite& planned) const {
   const ManifestTensor& tensor = manifest.tensors[planned.tensor];
-  return static_cast<std::uint64_t>(tensor.slices[planned.slice].place.num_elements() * dtype_bytes(tensor.dtype));
+  return static_cast<std::uint64_t>(tensor.slices[planned.slice].slice.num_elements() * dtype_bytes(tensor.dtype));
 }
 
 SavePlan SavePlan::make(const std::vector<std::vector<SliceDescription>>& of_ranks, std::uint64_t max_file_bytes) {
@@ -182,8 +174,8 @@ SavePlan SavePlan::make(const std::vector<std::vector<SliceDescription>>& of_ran
     auto& listed = plan.manifest.tensors[tensor].slices;
     const int rank = slice.ranks[share.holder];
     plan.of_rank[static_cast<std::size_t>(rank)].push_back(
-        {tensor, listed.size(), slice.held[share.holder], share.first});
-    listed.push_back({rank, share.place, {}});
+        {tensor, listed.size(), slice.held[share.holder], share.part.start});
+    listed.push_back({rank, slice.slice.part(share.part), {}});
   }
   return plan;
 }

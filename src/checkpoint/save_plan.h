@@ -21,8 +21,7 @@ struct SliceDescription {
   std::string group;
   std::string name;
   StoredDtype dtype = StoredDtype::kF32;
-  std::vector<std::int64_t> shape;
-  SlicePlace place;
+  Slice slice;
 
   bool operator==(const SliceDescription&) const = default;
 };
@@ -32,7 +31,7 @@ std::string to_text(const std::vector<SliceDescription>& slices);
 std::vector<SliceDescription> slices_from_text(std::string_view text);
 
 /// What one rank writes: a part of a slice that it holds, which becomes a slice of the manifest.
-struct PlannedSlice {
+struct PlannedWrite {
   std::size_t tensor = 0;  ///< in Manifest::tensors
   std::size_t slice = 0;   ///< in ManifestTensor::slices
   std::size_t held = 0;    ///< which of the rank's slices
@@ -56,11 +55,11 @@ struct SavePlan {
   Manifest manifest;                               ///< with empty checksums, and those of headers and indices filled in
   std::vector<PlannedFile> files;                  ///< one for each of `manifest.files`
   std::vector<std::uint64_t> tensor_start;         ///< where in its file a tensor's bytes start, for each tensor
-  std::vector<std::vector<PlannedSlice>> of_rank;  ///< in the order of the files
+  std::vector<std::vector<PlannedWrite>> of_rank;  ///< in the order of the files
 
   /// Where in its file the first byte of a planned slice goes.
-  std::uint64_t offset_of(const PlannedSlice& planned) const;
-  std::uint64_t bytes_of(const PlannedSlice& planned) const;
+  std::uint64_t offset_of(const PlannedWrite& planned) const;
+  std::uint64_t bytes_of(const PlannedWrite& planned) const;
 
   /// Throws ConfigError, naming tensor and ranks, when types or shapes differ, elements are missing, or slices overlap
   /// without being the same.

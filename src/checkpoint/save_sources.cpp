@@ -23,10 +23,10 @@ void copy_to(std::byte* place, const at::Tensor& part) {
 
 std::vector<at::Tensor> written_parts(const SavePlan& plan, int rank, const RankState& state) {
   std::vector<at::Tensor> parts;
-  for (const PlannedSlice& planned : plan.of_rank[static_cast<std::size_t>(rank)]) {
-    const SlicePlace& place = plan.manifest.tensors[planned.tensor].slices[planned.slice].place;
+  for (const PlannedWrite& planned : plan.of_rank[static_cast<std::size_t>(rank)]) {
+    const Slice& written = plan.manifest.tensors[planned.tensor].slices[planned.slice].slice;
     parts.push_back(
-        state.slices[planned.held].values.detach().view({-1}).narrow(0, planned.first, place.num_elements()));
+        state.slices[planned.held].values.detach().view({-1}).narrow(0, planned.first, written.num_elements()));
   }
   return parts;
 }

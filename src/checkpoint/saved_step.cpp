@@ -175,7 +175,7 @@ SavedStep::SavedStep(const std::filesystem::path& folder) {
 const std::filesystem::path& SavedStep::folder() const { return state_->folder; }
 const Manifest& SavedStep::manifest() const { return state_->manifest; }
 
-void SavedStep::read(std::string_view group, std::string_view name, const SlicePlace& place,
+void SavedStep::read(std::string_view group, std::string_view name, const Slice& slice,
                      std::span<std::byte> into) const {
   const Manifest& manifest = state_->manifest;
   const ManifestTensor* tensor = manifest.find(group, name);
@@ -183,13 +183,12 @@ void SavedStep::read(std::string_view group, std::string_view name, const SliceP
     throw ConfigError(state_->folder.string() + " has no tensor " + shown(name) + " of " + shown(group));
   }
   const std::string what = state_->folder.string() + ": tensor " + shown(name) + " of " + shown(group);
-  if (checkpoints::bytes_of(StoredDtype::kU8, place.view) != checkpoints::bytes_of(StoredDtype::kU8, tensor->shape)) {
+  if (slice.num_tensor_elements() != num_elements_of(tensor->shape)) {
     throw ConfigError(what + " has the shape " + checkpoints::shape_text(tensor->shape) +
-                      "; it cannot be seen with the shape " + checkpoints::shape_text(place.view));
+                      "; it cannot be seen with the shape " + checkpoints::shape_text(slice.shape()));
   }
-  const checkpoints::SliceRuns wanted(place, what);
-  const auto num_bytes =
-      static_cast<std::uint64_t>(wanted.num_runs() * wanted.run_length() * dtype_bytes(tensor->dtype));
+  const SliceRuns wanted(slice);
+  const auto num_bytes = static_cast<std::uint64_t>(slice.num_elements() * dtype_bytes(tensor->dtype));
   if (into.size() != num_bytes) {
     throw ConfigError(what + ": expected room for " + std::to_string(num_bytes) + " bytes, found " +
                       std::to_string(into.size()));
@@ -199,8 +198,8 @@ void SavedStep::read(std::string_view group, std::string_view name, const SliceP
   const BorrowedReader direct(is_alone_ || is_part ? &state_->readers : nullptr);
   checkpoints::ReadBuffers buffers(manifest.block_bytes, count_.get(), direct.get());
   const std::uint64_t start = state_->starts[static_cast<std::size_t>(tensor - manifest.tensors.data())];
-  for (const ManifestSlice& slice : tensor->slices) {
-    checkpoints::SliceReader(state_->files[tensor->file], start, *tensor, slice, buffers).read(wanted, into);
+  for (const ManifestSlice& stored : tensor->slices) {
+    checkpoints::SliceReader(state_->files[tensor->file], start, *tensor, stored, buffers).read(wanted, into);
   }
 }
 

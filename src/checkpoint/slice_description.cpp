@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/save_plan.h"
+#include "checkpoint/slice_members.h"
 
 namespace tessera::checkpoints {
 namespace {
@@ -10,14 +11,17 @@ namespace {
 using Json = nlohmann::json;
 
 Json to_json(const SliceDescription& slice) {
-  return {slice.group,        slice.name,       std::string(dtype_name(slice.dtype)), slice.shape, slice.place.view,
-          slice.place.starts, slice.place.sizes};
+  const SliceMembers members = members_of(slice.slice);
+  return {slice.group,         slice.name,     std::string(dtype_name(slice.dtype)),
+          slice.slice.shape(), members.view,   members.starts,
+          members.sizes,       members.ranges, members.part};
 }
 
 SliceDescription from_json(const Json& json) {
   const auto dtype = dtype_of_name(json.at(2).get<std::string>());
   if (!dtype) throw InternalError("a rank describes a slice of type " + json.at(2).get<std::string>());
-  return {json.at(0), json.at(1), *dtype, json.at(3), {json.at(4), json.at(5), json.at(6)}};
+  const SliceMembers members{json.at(4), json.at(5), json.at(6), json.at(7), json.at(8)};
+  return {json.at(0), json.at(1), *dtype, slice_of(members, json.at(3))};
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ std::uint64_t copy_and_sum(std::span<const std::byte> from, std::byte* to) {
 
 /// The first run, from `from` on, that ends behind `element`.
 std::int64_t run_behind(const SliceRuns& runs, std::int64_t element, std::int64_t from) {
-  const auto ends_before = [&](std::int64_t run) { return runs.first_of(run) + runs.run_length() <= element; };
+  const auto ends_before = [&](std::int64_t run) { return runs.at(run).last_end() <= element; };
   if (from >= runs.num_runs() || !ends_before(from)) return from;
   std::int64_t low = from + 1;
   std::int64_t high = runs.num_runs();
@@ -62,46 +62,46 @@ SliceReader::SliceReader(const FileReader& file, std::uint64_t start, const Mani
       tensor_(tensor),
       slice_(slice),
       buffers_(buffers),
-      runs_(slice.place, "a slice"),
+      runs_(slice.slice),
       element_bytes_(static_cast<std::uint64_t>(dtype_bytes(tensor.dtype))),
-      run_bytes_(static_cast<std::uint64_t>(runs_.run_length()) * element_bytes_),
       buffered_block_(kNoBlock),
       stretch_(file, buffers.direct_) {}
 
-std::uint64_t SliceReader::num_bytes() const { return static_cast<std::uint64_t>(runs_.num_runs()) * run_bytes_; }
+std::uint64_t SliceReader::num_bytes() const {
+  return static_cast<std::uint64_t>(runs_.num_elements()) * element_bytes_;
+}
 
 std::uint64_t SliceReader::block_end(std::uint64_t block) const {
   return std::min(block_begin(block) + buffers_.block_bytes_, num_bytes());
 }
 
-std::uint64_t SliceReader::file_offset(std::uint64_t in_slice) const {
-  const auto first = runs_.first_of(static_cast<std::int64_t>(in_slice / run_bytes_));
-  return start_ + static_cast<std::uint64_t>(first) * element_bytes_ + in_slice % run_bytes_;
+SliceReader::FilePlace SliceReader::place_of(std::uint64_t in_slice) const {
+  const auto run = runs_.at(runs_.run_of(static_cast<std::int64_t>(in_slice / element_bytes_)));
+  const std::uint64_t in_run = in_slice - static_cast<std::uint64_t>(run.begin) * element_bytes_;
+  return {start_ + static_cast<std::uint64_t>(run.first) * element_bytes_ + in_run,
+          static_cast<std::uint64_t>(run.length) * element_bytes_ - in_run};
 }
 
 void SliceReader::read(const SliceRuns& wanted, std::span<std::byte> into) {
   if (wanted.num_runs() == 0 || runs_.num_runs() == 0) return;
+  const auto bytes = [this](std::int64_t elements) { return static_cast<std::uint64_t>(elements) * element_bytes_; };
   std::int64_t mine = 0;
-  std::int64_t theirs = run_behind(wanted, runs_.first_of(0), 0);
+  std::int64_t theirs = run_behind(wanted, runs_.at(0).first, 0);
   while (theirs < wanted.num_runs()) {
-    const std::int64_t wanted_first = wanted.first_of(theirs);
-    mine = run_behind(runs_, wanted_first, mine);
+    const SliceRuns::Run asked = wanted.at(theirs);
+    mine = run_behind(runs_, asked.first, mine);
     if (mine == runs_.num_runs()) return;
-    const std::int64_t first = runs_.first_of(mine);
-    const std::int64_t begin = std::max(first, wanted_first);
-    const std::int64_t end = std::min(first + runs_.run_length(), wanted_first + wanted.run_length());
+    const SliceRuns::Run held = runs_.at(mine);
+    const std::int64_t begin = std::max(held.first, asked.first);
+    const std::int64_t end = std::min(held.last_end(), asked.last_end());
     if (begin < end) {
-      const auto bytes = [this](std::int64_t elements) {
-        return static_cast<std::uint64_t>(elements) * element_bytes_;
-      };
-      read_piece({bytes(mine * runs_.run_length() + begin - first),
-                  bytes(theirs * wanted.run_length() + begin - wanted_first), bytes(end - begin)},
+      read_piece({bytes(held.begin + begin - held.first), bytes(asked.begin + begin - asked.first), bytes(end - begin)},
                  into);
     }
-    if (first + runs_.run_length() < wanted_first + wanted.run_length()) {
+    if (held.last_end() < asked.last_end()) {
       ++mine;
       if (mine == runs_.num_runs()) return;
-      theirs = run_behind(wanted, runs_.first_of(mine), theirs);
+      theirs = run_behind(wanted, runs_.at(mine).first, theirs);
     } else {
       ++theirs;
     }
@@ -149,23 +149,22 @@ bool SliceReader::is_intact(std::uint64_t block) {
 std::span<const std::byte> SliceReader::uncopied(std::uint64_t block, std::uint64_t last) {
   const std::uint64_t begin = block_begin(block);
   const std::uint64_t length = block_end(block) - begin;
-  const std::uint64_t left_of_run = run_bytes_ - begin % run_bytes_;
-  if (length > left_of_run) return {};
-  const std::uint64_t offset = file_offset(begin);
-  return stretch_.block(offset, static_cast<std::size_t>(length),
-                        offset + std::min(block_end(last) - begin, left_of_run));
+  const FilePlace place = place_of(begin);
+  if (length > place.left_of_run) return {};
+  return stretch_.block(place.offset, static_cast<std::size_t>(length),
+                        place.offset + std::min(block_end(last) - begin, place.left_of_run));
 }
 
 void SliceReader::gather(std::uint64_t in_slice, std::span<std::byte> target) {
   const std::uint64_t end = in_slice + target.size();
   while (!target.empty()) {
-    const std::uint64_t length = std::min<std::uint64_t>(run_bytes_ - in_slice % run_bytes_, target.size());
-    const std::uint64_t offset = file_offset(in_slice);
+    const auto [offset, left_of_run] = place_of(in_slice);
+    const std::uint64_t length = std::min<std::uint64_t>(left_of_run, target.size());
     if (length > kLongRun || length == target.size()) {
       file_.read(offset, target.first(length));
     } else {
-      const std::uint64_t skipped = file_offset(in_slice + length) - offset - length;
-      const std::uint64_t useful = skipped > kMostSkipped ? length : file_offset(end - 1) + 1 - offset;
+      const std::uint64_t skipped = place_of(in_slice + length).offset - offset - length;
+      const std::uint64_t useful = skipped > kMostSkipped ? length : place_of(end - 1).offset + 1 - offset;
       std::memcpy(target.data(), window(offset, length, useful).data(), length);
     }
     target = target.subspan(length);
@@ -209,13 +208,13 @@ void SliceReader::verify(std::vector<std::string>& faults, const std::function<v
 }
 
 std::string SliceReader::fault(std::uint64_t first_block, std::uint64_t last_block) const {
-  const std::uint64_t begin = file_offset(block_begin(first_block));
-  const std::uint64_t end = file_offset(block_end(last_block) - 1) + 1;
+  const std::uint64_t begin = place_of(block_begin(first_block)).offset;
+  const std::uint64_t end = place_of(block_end(last_block) - 1).offset + 1;
   const bool scattered = end - begin > block_end(last_block) - block_begin(first_block);
   return file_.path().string() + ": tensor " + shown(tensor_.name) + " of " + shown(tensor_.group) +
-         ", slice of rank " + std::to_string(slice_.rank) + " at " + shape_text(slice_.place.starts) + " of size " +
-         shape_text(slice_.place.sizes) + " in " + shape_text(slice_.place.view) + ": bytes " + std::to_string(begin) +
-         " to " + std::to_string(end) + " of the file" + (scattered ? ", as far as they are the slice's," : "") +
+         ", slice of rank " + std::to_string(slice_.rank) + ", " + slice_.slice.text() + ": bytes " +
+         std::to_string(begin) + " to " + std::to_string(end) + " of the file" +
+         (scattered ? ", as far as they are the slice's," : "") +
          " are damaged: they have another checksum than when they were saved";
 }
 

@@ -2,6 +2,7 @@
 
 #include <tessera/checkpoint/manifest.h>
 #include <tessera/core/byte_count.h>
+#include <tessera/shard/slice_runs.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +14,6 @@
 #include "checkpoint/direct_reader.h"
 #include "checkpoint/file_reader.h"
 #include "checkpoint/file_stretch.h"
-#include "checkpoint/slice_runs.h"
 
 namespace tessera::checkpoints {
 
@@ -71,8 +71,12 @@ class SliceReader {
   std::uint64_t num_bytes() const;
   std::uint64_t block_begin(std::uint64_t block) const { return block * buffers_.block_bytes_; }
   std::uint64_t block_end(std::uint64_t block) const;
-  /// Where a byte of the slice lies in the file.
-  std::uint64_t file_offset(std::uint64_t in_slice) const;
+  /// Where a byte of the slice lies in the file, and how many follow it there.
+  struct FilePlace {
+    std::uint64_t offset;
+    std::uint64_t left_of_run;  // itself among them
+  };
+  FilePlace place_of(std::uint64_t in_slice) const;
   void read_piece(Piece piece, std::span<std::byte> into);
   /// Brings a block to `target`. False when its checksum is another. It and those up to `last` are wanted.
   bool load(std::uint64_t block, std::span<std::byte> target, std::uint64_t last);
@@ -90,7 +94,6 @@ class SliceReader {
   ReadBuffers& buffers_;
   const SliceRuns runs_;
   const std::uint64_t element_bytes_;
-  const std::uint64_t run_bytes_;
   std::uint64_t buffered_block_;    // in buffers_.block_
   std::uint64_t window_begin_ = 0;  // of buffers_.window_, in the file
   std::uint64_t window_end_ = 0;

@@ -16,10 +16,15 @@ std::vector<StoredTensor> stored_tensors(const TensorsByName& tensors);
 void write_whole_tensors(const std::filesystem::path& path, const SafetensorsLayout& layout,
                          const TensorsByName& tensors);
 
+/// The shape of what a slice takes.
+std::vector<std::int64_t> shape_of(const Slice& slice);
+/// Throws ConfigError, naming the tensor by `what`, for a slice of another shape.
+void require_shape(const StoredTensor& stored, const Slice& slice, const std::string& what);
+
 /// A tensor of its own memory from the bytes of a file.
 at::Tensor tensor_of(const StoredTensor& stored, std::span<const std::byte> bytes);
-/// A part of it; `file` is for messages. Throws ConfigError when the slice is not inside.
-at::Tensor part_of(const StoredTensor& stored, std::span<const std::byte> bytes, const TensorSlice& slice,
+/// A part of it; `file` is for messages. Throws ConfigError when the slice is of another shape.
+at::Tensor part_of(const StoredTensor& stored, std::span<const std::byte> bytes, const Slice& slice,
                    const std::filesystem::path& file);
 
 }  // namespace tessera::checkpoints

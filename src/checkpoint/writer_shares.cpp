@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "checkpoint/slice_runs.h"
-
 namespace tessera::checkpoints {
 namespace {
 
@@ -12,7 +10,7 @@ namespace {
 constexpr std::uint64_t kPage = 4096;
 
 std::uint64_t slice_bytes(const SharedSlice& slice) {
-  return static_cast<std::uint64_t>(slice.place.num_elements() * slice.element_bytes);
+  return static_cast<std::uint64_t>(slice.slice.num_elements() * slice.element_bytes);
 }
 
 /// The bytes that one set of ranks holds, end to end, and how they are cut.
@@ -43,21 +41,12 @@ void cut_stretch(const SharedSlice& slice, std::size_t index, const Row& row, st
     }
     const auto first = static_cast<std::int64_t>(begin) / slice.element_bytes;
     const auto count = static_cast<std::int64_t>(end - begin) / slice.element_bytes;
-    const auto place = SlicePlace::stretch(slice.place.view[0], slice.place.starts[0] + first, count);
-    shares.push_back({index, part, place, first});
+    shares.push_back({index, part, {first, count}});
     begin = end;
   }
 }
 
 }  // namespace
-
-std::optional<SlicePlace> as_stretch(const SlicePlace& place) {
-  const SliceRuns runs(place.view, {place.starts, place.sizes}, "a slice");
-  if (runs.num_runs() > 1) return std::nullopt;
-  std::int64_t start = 0;
-  runs.for_each([&](std::int64_t first) { start = first; });
-  return SlicePlace::stretch(SlicePlace::whole(place.view).num_elements(), start, runs.run_length());
-}
 
 std::vector<WriterShare> share_out(const std::vector<SharedSlice>& slices) {
   std::map<std::vector<int>, Row> rows;
@@ -66,11 +55,11 @@ std::vector<WriterShare> share_out(const std::vector<SharedSlice>& slices) {
   for (std::size_t i = 0; i < slices.size(); ++i) {
     const SharedSlice& slice = slices[i];
     Row& row = rows[slice.ranks];
-    if (slice.place.view.size() == 1) {
+    if (slice.slice.as_stretch()) {
       cut_stretch(slice, i, row, shares);
     } else {
       const std::uint64_t middle = row.done + slice_bytes(slice) / 2;
-      shares.push_back({i, row.part_of(middle, slice.ranks.size()), slice.place, 0});
+      shares.push_back({i, row.part_of(middle, slice.ranks.size()), {0, slice.slice.num_elements()}});
     }
     row.done += slice_bytes(slice);
   }

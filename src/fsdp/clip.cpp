@@ -24,6 +24,7 @@ double clip_grad_norm(const std::vector<ShardedModel>& blocks, double max_norm) 
   std::vector<at::Tensor> gradients;
   ExactSum squares;
   for (const ShardedModel& block : blocks) {
+    block.state()->require_uncut("clip_grad_norm()");
     block.state()->drop_cleared_gradients();
     ExactSum in_shards;
     for (const auto& unit : block.state()->units()) {

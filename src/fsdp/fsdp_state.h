@@ -48,6 +48,8 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
   const NamedTensors& replicated() const { return replicated_; }
   NamedTensors buffers() const;
+  /// Throws ConfigError, on every rank, for a model of which these ranks have but a part: `what` asks for all of it.
+  void require_uncut(const std::string& what) const;
   const UnitRanks& ranks() const { return ranks_; }
   const FsdpOptions& options() const { return options_; }
   FsdpStatistics statistics() const;

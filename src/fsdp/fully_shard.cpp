@@ -112,10 +112,11 @@ std::vector<std::pair<std::string, at::Tensor>> ShardedModel::named_parameters()
       named.emplace_back(unit->name(), unit->shard());
       continue;
     }
-    for (const auto& slice : unit->trained_slices()) {
+    for (std::size_t i = 0; i < unit->trained_slices().size(); ++i) {
+      const TensorSlice& slice = unit->trained_slices()[i];
       // A program that leaves out what is frozen asks the slice.
-      slice.values.set_requires_grad(unit->parameters()[slice.index].requires_grad());
-      named.emplace_back(unit->layout().items()[slice.index].name, slice.values);
+      slice.values.set_requires_grad(unit->parameters()[i].requires_grad());
+      named.emplace_back(slice.name, slice.values);
     }
   }
   const NamedTensors& replicated = state_->replicated();

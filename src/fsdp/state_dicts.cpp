@@ -1,5 +1,6 @@
 #include <tessera/core/error.h>
 #include <tessera/fsdp/fully_shard.h>
+#include <tessera/shard/global_slice.h>
 #include <tessera/shard/state_broadcast.h>
 
 #include <ATen/ATen.h>
@@ -42,6 +43,7 @@ at::Tensor values_of(const at::Tensor& whole) {
 
 std::map<std::string, at::Tensor> ShardedModel::full_state_dict() const {
   const at::NoGradGuard no_grad;
+  state_->require_uncut("full_state_dict()");
   std::map<std::string, at::Tensor> state;
   for (const auto& unit : state_->units()) unit->require_own_memory();
   // Unit by unit: all of them at once may be more than a rank can hold.
@@ -76,16 +78,14 @@ std::map<std::string, StateSlice> ShardedModel::sharded_state_dict() const {
                         std::to_string(state_->ranks().shards.world_rank()) +
                         "): they get what was written when that ends");
     }
-    for (const auto& slice : unit->slices()) {
-      if (slice.values.numel() == 0) continue;
-      const auto& item = unit->layout().items()[slice.index];
-      state[item.name] = {slice.values, slice.start, item.shape};
+    for (const TensorSlice& slice : unit->slices()) {
+      if (slice.values.numel() > 0) state[slice.name] = {slice};
     }
   }
   const auto add_whole = [&](const NamedTensors& tensors, bool are_buffers) {
     for (std::size_t i = 0; i < tensors.tensors.size(); ++i) {
       const at::Tensor& tensor = tensors.tensors[i];
-      state[tensors.names[i]] = {values_of(tensor), 0, tensor.sizes().vec(), are_buffers};
+      state[tensors.names[i]] = {{tensors.names[i], global_slice(tensor), values_of(tensor)}, are_buffers};
     }
   };
   add_whole(state_->replicated(), false);
@@ -97,33 +97,38 @@ std::vector<std::vector<ParameterPart>> ShardedModel::parameter_parts() const {
   std::vector<std::vector<ParameterPart>> parts;
   for (const auto& unit : state_->units()) {
     if (!unit->is_trained()) continue;
-    const auto& items = unit->layout().items();
     if (!unit->trained_slices().empty()) {
-      for (const auto& slice : unit->trained_slices()) {
-        const auto& item = items[slice.index];
-        parts.push_back({{item.name, item.shape, slice.start, {0, slice.values.numel()}}});
+      for (const TensorSlice& slice : unit->trained_slices()) {
+        parts.push_back({{slice.name, slice.slice, {0, slice.values.numel()}}});
       }
       continue;
     }
-    const Range mine = unit->partition().of(unit->ranks().shards.rank());
     auto& of_unit = parts.emplace_back();
-    for (const auto& item : items) {
-      const Range held = item.range.meet(mine);
-      if (held.size == 0) {
-        of_unit.push_back({item.name, item.shape, 0, {0, 0}});
-      } else {
-        of_unit.push_back({item.name, item.shape, held.start - item.range.start, {held.start - mine.start, held.size}});
-      }
+    for (std::size_t i = 0; i < unit->parameters().size(); ++i) {
+      of_unit.push_back({unit->layout().items()[i].name, unit->slice_of(i), unit->place_in_shard(i)});
     }
   }
   const NamedTensors& replicated = state_->replicated();
   for (std::size_t i = 0; i < replicated.tensors.size(); ++i) {
     const at::Tensor& tensor = replicated.tensors[i];
-    if (tensor.requires_grad()) {
-      parts.push_back({{replicated.names[i], tensor.sizes().vec(), 0, {0, tensor.numel()}}});
-    }
+    if (tensor.requires_grad()) parts.push_back({{replicated.names[i], global_slice(tensor), {0, tensor.numel()}}});
   }
   return parts;
+}
+
+void fsdp::FsdpState::require_uncut(const std::string& what) const {
+  const auto require = [&](const std::string& name, const Slice& slice) {
+    if (slice.is_whole()) return;
+    throw ConfigError(what + " knows the ranks that share " + name + " in shards (rank " +
+                      std::to_string(ranks_.shards.world_rank()) + "), and those have only " + slice.text() +
+                      ", since it was cut before fully_shard(). Save a checkpoint, which has all of it");
+  };
+  for (const auto& unit : units_) {
+    for (const FlatLayout::Item& item : unit->layout().items()) require(item.name, item.slice);
+  }
+  for (std::size_t i = 0; i < replicated_.tensors.size(); ++i) {
+    require(replicated_.names[i], global_slice(replicated_.tensors[i]));
+  }
 }
 
 void ShardedModel::before_write() const { state_->before_write(); }
@@ -135,10 +140,10 @@ void fsdp::FsdpState::before_write() {
   for (const auto& unit : units_) unit->before_write();
 }
 
-std::vector<ShardInfo> ShardedModel::shards() const {
-  std::vector<ShardInfo> shards;
+std::vector<RankSlice> ShardedModel::shards() const {
+  std::vector<RankSlice> shards;
   for (const auto& unit : state_->units()) {
-    const auto of_unit = shards_of(unit->layout(), unit->partition(), unit->ranks().shards.rank());
+    const auto of_unit = shards_of(unit->layout(), unit->partition());
     shards.insert(shards.end(), of_unit.begin(), of_unit.end());
   }
   return shards;

@@ -54,7 +54,7 @@ void TreeReduction::before_forward() {
   require_num_threads(kNumThreads, rank, "Leave at::set_num_threads() at 1");
   bool is_cleared = true;
   for (const auto& unit : units()) {
-    for (const Unit::Slice& slice : unit->trained_slices()) {
+    for (const TensorSlice& slice : unit->trained_slices()) {
       is_cleared = drop_cleared_gradient(slice.values.mutable_grad()) && is_cleared;
     }
     unit->shard().mutable_grad() = at::Tensor();
@@ -101,7 +101,7 @@ void TreeReduction::add(int unit, std::size_t index, const at::Tensor& gradient)
                       std::to_string(ranks().shards.world_rank()) +
                       "). To recompute activations use tessera::checkpoint()");
   }
-  at::Tensor place = row_of(u).narrow(0, item.range.start, item.range.size).view(item.shape);
+  at::Tensor place = row_of(u).narrow(0, item.range.start, item.range.size).view(item.shape());
   if (gradients_[u].came[index]) {
     place.add_(gradient);
   } else {

@@ -2,6 +2,7 @@
 
 #include <tessera/core/error.h>
 #include <tessera/intercept/deferred_init.h>
+#include <tessera/shard/global_slice.h>
 #include <tessera/shard/plain_alias.h>
 #include <tessera/shard/tensor_bytes.h>
 
@@ -29,7 +30,7 @@ at::ScalarType either(at::ScalarType wanted, at::ScalarType otherwise) {
 FlatLayout layout_of(const UnitPlan& plan, std::int64_t alignment) {
   FlatLayout layout(alignment);
   for (std::size_t i = 0; i < plan.parameters.tensors.size(); ++i) {
-    layout.add(plan.parameters.names[i], plan.parameters.tensors[i].sizes().vec());
+    layout.add(plan.parameters.names[i], global_slice(plan.parameters.tensors[i]));
   }
   return layout;
 }
@@ -119,7 +120,7 @@ void Unit::adopt_values(const UnitPlan& plan, bool init_sync) {
   set_values(row);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& item = layout_.items()[i];
-    parameters_[i].set_data(storage_.view(item.range.start, item.shape));
+    set_memory(parameters_[i], storage_.view(item.range.start, item.shape()));
   }
   if (is_whole()) give_whole();
   shard_.set_requires_grad(is_trained_);
@@ -129,7 +130,7 @@ void Unit::adopt_values(const UnitPlan& plan, bool init_sync) {
 
 at::Tensor Unit::view_of(const at::Tensor& row, std::size_t index) const {
   const auto& item = layout_.items()[index];
-  return row.narrow(0, item.range.start, item.range.size).view(item.shape);
+  return row.narrow(0, item.range.start, item.range.size).view(item.shape());
 }
 
 void Unit::clear_gaps(const at::Tensor& row) const {
@@ -307,22 +308,31 @@ void Unit::explain(const std::string& why) {
   state_ = UnitState::kSharded;
 }
 
-std::vector<Unit::Slice> Unit::slices() const {
+Range Unit::place_in_shard(std::size_t index) const {
+  const Range held = layout_.items()[index].range.meet(mine_);
+  return held.size == 0 ? Range{} : Range{held.start - mine_.start, held.size};
+}
+
+Slice Unit::slice_of(std::size_t index) const {
+  const FlatLayout::Item& item = layout_.items()[index];
+  const Range held = item.range.meet(mine_);
+  return item.slice.part(held.size == 0 ? Range{} : Range{held.start - item.range.start, held.size});
+}
+
+std::vector<TensorSlice> Unit::slices() const {
   const at::NoGradGuard no_grad;
-  std::vector<Slice> slices;
+  std::vector<TensorSlice> slices;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const Range& whole = layout_.items()[i].range;
-    const Range held = whole.meet(mine_);
-    const auto begin = held.size == 0 ? 0 : held.start - mine_.start;
-    slices.push_back({i, held.size == 0 ? 0 : held.start - whole.start,
-                      plain_alias_of(shard_.detach().narrow(0, begin, held.size))});
+    const Range place = place_in_shard(i);
+    slices.push_back(
+        {layout_.items()[i].name, slice_of(i), plain_alias_of(shard_.detach().narrow(0, place.start, place.size))});
   }
   return slices;
 }
 
 void Unit::train_slices() {
   trained_slices_ = slices();
-  for (Slice& slice : trained_slices_) slice.values.set_requires_grad(is_trained_);
+  for (TensorSlice& slice : trained_slices_) slice.values.set_requires_grad(is_trained_);
   had_.assign(parameters_.size(), false);
 }
 
@@ -330,7 +340,7 @@ std::vector<at::Tensor> Unit::trained() const {
   if (!is_trained_) return {};
   if (trained_slices_.empty()) return {shard_};
   std::vector<at::Tensor> tensors;
-  for (const Slice& slice : trained_slices_) tensors.push_back(slice.values);
+  for (const TensorSlice& slice : trained_slices_) tensors.push_back(slice.values);
   return tensors;
 }
 
@@ -417,11 +427,10 @@ void Unit::drop_gradients() {
 // Whoever trains slices may clear the gradients of some of them: each is added to by itself.
 void Unit::hand_out_gradients(const float* had) {
   if (!averaged_.defined()) return;
-  for (const Slice& slice : trained_slices_) {
-    if (had[slice.index] == 0) continue;
-    const auto size = slice.values.numel();
-    const auto begin = size == 0 ? 0 : layout_.items()[slice.index].range.start + slice.start - mine_.start;
-    add_to_gradient(slice.values, plain_alias_of(averaged_.narrow(0, begin, size)));
+  for (std::size_t i = 0; i < trained_slices_.size(); ++i) {
+    if (had[i] == 0) continue;
+    const Range place = place_in_shard(i);
+    add_to_gradient(trained_slices_[i].values, plain_alias_of(averaged_.narrow(0, place.start, place.size)));
   }
   averaged_ = at::Tensor();
   had_.assign(had_.size(), false);
@@ -431,7 +440,7 @@ void Unit::mark_gradients() {
   is_marked_ = true;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& item = layout_.items()[i];
-    parameters_[i].mutable_grad() = gradient_mark_.view(item.range.start, item.shape);
+    parameters_[i].mutable_grad() = gradient_mark_.view(item.range.start, item.shape());
   }
 }
 
@@ -454,18 +463,16 @@ void Unit::drop_cleared_gradients() {
   if (!std::exchange(is_marked_, false)) return;
   const at::NoGradGuard no_grad;
   const auto is_cleared = [this](std::size_t i) { return !parameters_[i].grad().defined(); };
-  if (!trained_slices_.empty()) {
-    for (const Slice& slice : trained_slices_) {
-      if (is_cleared(slice.index)) slice.values.mutable_grad() = at::Tensor();
-    }
+  for (std::size_t i = 0; i < trained_slices_.size(); ++i) {
+    if (is_cleared(i)) trained_slices_[i].values.mutable_grad() = at::Tensor();
   }
   std::size_t num_cleared = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!is_cleared(i)) continue;
     ++num_cleared;
     if (gradients_.has_bytes()) came_[i] = false;
-    const Range held = layout_.items()[i].range.meet(mine_);
-    if (shard_.grad().defined() && held.size > 0) shard_.grad().narrow(0, held.start - mine_.start, held.size).zero_();
+    const Range place = place_in_shard(i);
+    if (shard_.grad().defined() && place.size > 0) shard_.grad().narrow(0, place.start, place.size).zero_();
   }
   // As if there had never been any: an optimizer passes over what has no gradient.
   if (num_cleared < parameters_.size()) return;

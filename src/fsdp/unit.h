@@ -4,6 +4,7 @@
 #include <tessera/fsdp/fsdp_options.h>
 #include <tessera/shard/flat_layout.h>
 #include <tessera/shard/hollow_storage.h>
+#include <tessera/shard/tensor_slice.h>
 
 #include <functional>
 #include <memory>
@@ -50,13 +51,6 @@ class Unit {
   Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecision& precision, const RowSources& sources,
        BufferPool gradients, bool init_sync);
 
-  /// A part of one parameter that lies in this rank's shard.
-  struct Slice {
-    std::size_t index;   ///< of the parameter
-    std::int64_t start;  ///< in the parameter, laid out row by row
-    at::Tensor values;   ///< in the shard's memory, a leaf of its own
-  };
-
   const std::string& name() const { return name_; }
   UnitState state() const { return state_; }
   bool is_trained() const { return is_trained_; }
@@ -69,11 +63,14 @@ class Unit {
   const HollowStorage& storage() const { return storage_; }
   /// This rank's part of the row.
   const at::Tensor& shard() const { return shard_; }
-  /// One for each parameter, empty where this rank holds nothing of it.
-  std::vector<Slice> slices() const;
+  /// What this rank holds of a parameter, and where in the shard; empty if nothing.
+  Slice slice_of(std::size_t index) const;
+  Range place_in_shard(std::size_t index) const;
+  /// One for each parameter, in the shard's memory, leaves of their own.
+  std::vector<TensorSlice> slices() const;
   /// From now on gradients are those of `slices`, instead of the shard's.
   void train_slices();
-  const std::vector<Slice>& trained_slices() const { return trained_slices_; }
+  const std::vector<TensorSlice>& trained_slices() const { return trained_slices_; }
   /// What an optimizer updates: the slices that are trained, or the shard.
   std::vector<at::Tensor> trained() const;
 
@@ -167,7 +164,7 @@ class Unit {
   std::unique_ptr<RowSource> source_;
   std::shared_ptr<ThreadGate> gate_;
   at::Tensor shard_;
-  std::vector<Slice> trained_slices_;
+  std::vector<TensorSlice> trained_slices_;
   std::vector<std::int64_t> versions_;  // of the parameters: autograd counts writes
   UnitState state_ = UnitState::kSharded;
   bool is_written_ = false;

@@ -16,8 +16,8 @@ StepWriter gpt_step() {
   writer.num_ranks = 2;
   const std::string file = "model.safetensors";
   const auto halves = [](std::int64_t count) {
-    return std::vector<WrittenSlice>{{0, SlicePlace::stretch(count, 0, count / 2)},
-                                     {1, SlicePlace::stretch(count, count / 2, count - count / 2)}};
+    return std::vector<WrittenSlice>{{0, Slice::box({count}, {0}, {count / 2})},
+                                     {1, Slice::box({count}, {count / 2}, {count - count / 2})}};
   };
   for (int layer = 0; layer < 12; ++layer) {
     const std::string block = "transformer.h." + std::to_string(layer);
@@ -31,7 +31,7 @@ StepWriter gpt_step() {
                             StoredDtype::kI64,
                             {},
                             file,
-                            {{1, SlicePlace::whole({})}}});
+                            {{1, Slice::whole({})}}});
   return writer;
 }
 
@@ -102,8 +102,8 @@ files
 
 TEST_F(CheckpointCommand, ShowsWhatEachRankSaved) {
   const std::string output = TesseraCommand({"inspect", "checkpoint", path_.string(), "--slices"}).output();
-  expect_parts(output, {"    rank 1: [3333] at [3333] of [9600] ", "13.3 kB       4 blocks\n",
-                        "      rank 3: [45, 64] at [45, 64] of [90, 128] "});
+  expect_parts(output, {"    rank 1: elements 3333:6666 of [96, 100] ", "13.3 kB       4 blocks\n",
+                        "      rank 3: [45:90, 64:128] of [90, 128] "});
 }
 
 TEST_F(CheckpointCommand, ShowsAllStepsOfAFolder) {

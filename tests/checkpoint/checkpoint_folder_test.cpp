@@ -40,12 +40,10 @@ at::Tensor reference(double offset) {
 RankState state_of(const World& world, double offset) {
   const Range range = Partition(kElements, world.size()).of(world.rank());
   RankState state;
-  state.slices.push_back({"model",
-                          "sharded",
-                          {kRows, kColumns},
-                          SlicePlace::stretch(kElements, range.start, range.size),
-                          reference(offset).view({-1}).narrow(0, range.start, range.size).clone()});
-  state.slices.push_back({"model", "whole", {3}, SlicePlace::whole({3}), at::full({3}, offset, at::kFloat)});
+  state.slices.push_back({{"sharded", Slice::stretch({kRows, kColumns}, range),
+                           reference(offset).view({-1}).narrow(0, range.start, range.size).clone()},
+                          "model"});
+  state.slices.push_back(whole_slice("model", "whole", at::full({3}, offset, at::kFloat)));
   state.values["step"] = static_cast<std::int64_t>(offset);
   state.values["rank/" + std::to_string(world.rank())] = std::string("mine");
   return state;
@@ -288,7 +286,7 @@ TEST(ReadSlices, TellsWhatDoesNotFit) {
     state.slices[1].name = "other";
     expect_parts(message_of<ConfigError>([&] { read_slices(step, state.slices); }), {"\"other\"", "not there"});
     state = state_of(world, 0);
-    state.slices[0].shape = {kColumns, kRows};
+    state.slices[0].slice = Slice::whole({kColumns, kRows});
     expect_parts(message_of<ConfigError>([&] { read_slices(step, state.slices); }),
                  {"\"sharded\"", "F64 [37, 113]", "F64 [113, 37]"});
   });

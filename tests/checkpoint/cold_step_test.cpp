@@ -31,7 +31,7 @@ class ColdStep : public ::testing::Test {
     writer_.num_ranks = 2;
     writer_.block_bytes = 1 << 20;
     // The first has the other begin where no page does.
-    writer_.tensors = {{"model", "first", StoredDtype::kF32, {3}, "model.safetensors", {{0, SlicePlace::whole({3})}}},
+    writer_.tensors = {{"model", "first", StoredDtype::kF32, {3}, "model.safetensors", {{0, Slice::whole({3})}}},
                        {"model", "large", StoredDtype::kF32, shape, "model.safetensors", {{0, part(0)}, {1, part(1)}}}};
     path_ = writer_.write(folder_.path());
     testing::forget_files(path_);
@@ -42,20 +42,20 @@ class ColdStep : public ::testing::Test {
     ASSERT_TRUE(is_cold());
   }
 
-  static SlicePlace part(std::int64_t rank) {
-    return {{kRows, kColumns}, {rank * kRows / 2, 0}, {kRows / 2, kColumns}};
+  static Slice part(std::int64_t rank) {
+    return Slice::whole({kRows, kColumns}).narrow(0, {rank * kRows / 2, kRows / 2});
   }
-  static SlicePlace whole() { return SlicePlace::whole({kRows, kColumns}); }
+  static Slice whole() { return Slice::whole({kRows, kColumns}); }
 
   std::filesystem::path file() const { return path_ / "model.safetensors"; }
   bool is_cold() const {
     const checkpoints::FileReader reader(file());
     return reader.is_mostly_on_disk(0, reader.num_bytes());
   }
-  std::string expected(const SlicePlace& place) const { return picked(writer_.tensors[1].bytes(4), 4, place); }
-  static std::string read(const SavedStep& step, const SlicePlace& place) {
-    std::string bytes(static_cast<std::size_t>(place.num_elements()) * 4, '?');
-    step.read("model", "large", place, std::as_writable_bytes(std::span(bytes)));
+  std::string expected(const Slice& slice) const { return picked(writer_.tensors[1].bytes(4), 4, slice); }
+  static std::string read(const SavedStep& step, const Slice& slice) {
+    std::string bytes(static_cast<std::size_t>(slice.num_elements()) * 4, '?');
+    step.read("model", "large", slice, std::as_writable_bytes(std::span(bytes)));
     return bytes;
   }
 
@@ -70,7 +70,7 @@ TEST_F(ColdStep, GivesPartsPastThePageCache) {
   EXPECT_TRUE(is_cold());
   // Cut elsewhere than they were saved: blocks of which only a part is wanted.
   for (const std::int64_t first : {1, 700, 1'049}) {
-    const SlicePlace other{{kRows, kColumns}, {first, 0}, {1'000, kColumns}};
+    const Slice other = Slice::whole({kRows, kColumns}).narrow(0, {first, 1'000});
     EXPECT_TRUE(read(step, other) == expected(other)) << first;
   }
 }

@@ -1,7 +1,7 @@
 // A save, and every call of it in turn struck by a fault: whatever the disk holds then, each step is whole.
 #include <tessera/checkpoint/saved_step.h>
-#include <tessera/checkpoint/slice_place.h>
 #include <tessera/core/error.h>
+#include <tessera/shard/slice.h>
 
 #include <gtest/gtest.h>
 
@@ -43,13 +43,12 @@ using Files = std::map<std::string, std::string>;
 /// The files of a step. `version` tells a step that was saved again from the first: no tensor is the same.
 Files make_files(std::int64_t step, int version) {
   const std::string tensor = "version_" + std::to_string(version);
-  const auto stretch = SlicePlace::stretch;
   testing::StepWriter writer;
   writer.step = step;
   writer.num_ranks = kNumRanks;
   writer.tensors = {
-      {"model", tensor, StoredDtype::kF32, {30, 75}, "model.safetensors", {{0, stretch(2250, 0, 2250)}}},
-      {"optimizer", tensor, StoredDtype::kF64, {250}, "optimizer.safetensors", {{1, stretch(250, 0, 250)}}},
+      {"model", tensor, StoredDtype::kF32, {30, 75}, "model.safetensors", {{0, Slice::whole({2250})}}},
+      {"optimizer", tensor, StoredDtype::kF64, {250}, "optimizer.safetensors", {{1, Slice::whole({250})}}},
   };
   writer.other_files = {{"index.json", "{\"step\": " + std::to_string(step) + "}"}};
   const testing::TemporaryFolder folder;

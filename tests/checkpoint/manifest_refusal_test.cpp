@@ -84,7 +84,7 @@ std::vector<RefusedManifest> refusals_of_text() {
        starting(R"({"format":"tessera-checkpoint","version":1,"num_ranks":2,"block_bytes":4096)"),
        {"step is missing"}},
       {"AnotherFormat", starting(R"({"format":"other")"), {"\"tessera-checkpoint\"", "\"other\""}},
-      {"AnotherVersion", starting(R"({"format":"tessera-checkpoint","version":2)"), {"version 1", "found 2"}},
+      {"AnotherVersion", starting(R"({"format":"tessera-checkpoint","version":3)"), {"version 1 or 2", "found 3"}},
       {"FormatThatIsANumber", starting(R"({"format":1)"), {"a text as format", "found 1"}},
       {"NegativeStep", starting(R"({"step":-1)"), {"a whole number of at least 0 as step", "-1"}},
       {"StepWithFraction", starting(R"({"step":1.0)"), {"step", "1.0"}},

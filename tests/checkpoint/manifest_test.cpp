@@ -36,7 +36,7 @@ TEST(Manifest, SaysWhatTheFileSays) {
   EXPECT_EQ(tensor->file, 1U);
   ASSERT_EQ(tensor->slices.size(), 3U);
   EXPECT_EQ(tensor->slices[2].rank, 2);
-  EXPECT_EQ(tensor->slices[2].place, (SlicePlace{{64, 160}, {0, 80}, {64, 80}}));
+  EXPECT_EQ(tensor->slices[2].slice, Slice::whole({64, 160}).narrow(1, {80, 80}));
   EXPECT_EQ(tensor->slices[2].checksums.size(), 5U);
   EXPECT_EQ(manifest.values.at("sampler/epoch"), ManifestValue(std::int64_t{1}));
   EXPECT_EQ(manifest.values.at("scaler/scale"), ManifestValue(65536.0));
@@ -98,13 +98,6 @@ TEST(Manifest, CutsBytesIntoBlocks) {
   EXPECT_TRUE(block_checksums({}, 4096).empty());
   EXPECT_EQ(num_blocks(8192, 4096), 2U);
   EXPECT_EQ(num_blocks(8193, 4096), 3U);
-}
-
-TEST(SlicePlace, CountsItsElements) {
-  EXPECT_EQ(SlicePlace::whole({3, 4}).num_elements(), 12);
-  EXPECT_EQ(SlicePlace::whole({}).num_elements(), 1);
-  EXPECT_EQ(SlicePlace::whole({3, 0}).num_elements(), 0);
-  EXPECT_EQ(SlicePlace::stretch(12, 4, 5), (SlicePlace{{12}, {4}, {5}}));
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ constexpr std::int64_t kAgreedColumns = 512;
 /// Rank by rank as many rows of one tensor.
 HeldSlice rows_of(const World& world, const std::string& name) {
   const std::int64_t share = kAgreedRows / world.size();
-  const SlicePlace place{{kAgreedRows, kAgreedColumns}, {share * world.rank(), 0}, {share, kAgreedColumns}};
-  return {"model", name, {kAgreedRows, kAgreedColumns}, place, at::zeros({share, kAgreedColumns})};
+  const Slice slice = Slice::whole({kAgreedRows, kAgreedColumns}).narrow(0, {share * world.rank(), share});
+  return {{name, slice, at::zeros({share, kAgreedColumns})}, "model"};
 }
 
 RankState agreed_state_of(const World& world, std::int64_t step) {
@@ -38,7 +38,7 @@ RankState agreed_state_of(const World& world, std::int64_t step) {
 RankState larger_state_of(const World& world, std::int64_t step) {
   RankState state = agreed_state_of(world, step);
   if (world.rank() == world.size() - 1) {
-    state.slices.push_back({"model", "more", {5}, SlicePlace::whole({5}), at::zeros({5})});
+    state.slices.push_back(whole_slice("model", "more", at::zeros({5})));
   }
   return state;
 }

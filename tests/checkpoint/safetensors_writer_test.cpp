@@ -27,10 +27,11 @@ TEST(SafetensorsWriter, PutsTheSlicesOfRanksTogether) {
   SafetensorsWriter writer(folder.file("f"), two_tensors());
   // Two by two tiles of unequal width, in no order, as views.
   for (const auto& [row, column, width] : {std::tuple{2, 0, 4}, {0, 4, 2}, {0, 0, 4}, {2, 4, 2}}) {
-    writer.write_slice("matrix", {{row, column}, {2, width}}, matrix().narrow(0, row, 2).narrow(1, column, width));
+    writer.write_slice("matrix", Slice::box({4, 6}, {row, column}, {2, width}),
+                       matrix().narrow(0, row, 2).narrow(1, column, width));
   }
-  writer.write_slice("bias", {{3}, {3}}, bias().narrow(0, 3, 3));
-  writer.write_slice("bias", {{0}, {3}}, bias().narrow(0, 0, 3));
+  writer.write_slice("bias", Slice::stretch({6}, {3, 3}), bias().narrow(0, 3, 3));
+  writer.write_slice("bias", Slice::stretch({6}, {0, 3}), bias().narrow(0, 0, 3));
   writer.commit();
   const TensorsByName read = load_safetensors(folder.file("f"));
   EXPECT_TRUE(at::equal(read.at("matrix"), matrix()));
@@ -51,7 +52,7 @@ TEST(SafetensorsWriter, RefusesToCommitWhatIsIncomplete) {
   {
     SafetensorsWriter writer(folder.file("f"), two_tensors());
     writer.write("bias", bias());
-    writer.write_slice("matrix", {{0, 0}, {3, 6}}, matrix().narrow(0, 0, 3));
+    writer.write_slice("matrix", Slice::whole({4, 6}).narrow(0, {0, 3}), matrix().narrow(0, 0, 3));
     expect_parts(message_of<ConfigError>([&] { writer.commit(); }), {"/f", "\"matrix\"", "byte 72 of 96"});
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
@@ -65,10 +66,11 @@ TEST(SafetensorsWriter, RefusesWhatTheLayoutDoesNotSay) {
   expect_parts(message_of<ConfigError>([&] { writer.write("matrix", matrix().t()); }), {"[4, 6]", "[6, 4]"});
   expect_parts(message_of<ConfigError>([&] { writer.write("bias", bias().to(at::kComplexDouble)); }),
                {"ComplexDouble"});
-  expect_parts(message_of<ConfigError>([&] { writer.write_slice("matrix", {{3, 0}, {2, 6}}, matrix()); }),
-               {"not inside"});
-  expect_parts(message_of<ConfigError>([&] { writer.write_slice("matrix", {{0, 0}, {2, 6}}, matrix()); }),
-               {"expected the shape [2, 6]"});
+  expect_parts(message_of<ConfigError>([&] { writer.write_slice("matrix", Slice::whole({6, 4}), matrix()); }),
+               {"[4, 6]", "all of [6, 4]"});
+  expect_parts(
+      message_of<ConfigError>([&] { writer.write_slice("matrix", Slice::whole({4, 6}).narrow(0, {0, 2}), matrix()); }),
+      {"expected the shape [2, 6]"});
   const std::vector<std::byte> bytes(10);
   expect_parts(message_of<ConfigError>([&] { writer.write_bytes("bias", 4, bytes); }), {"12 bytes", "10 from byte 4"});
 }
@@ -76,7 +78,7 @@ TEST(SafetensorsWriter, RefusesWhatTheLayoutDoesNotSay) {
 TEST(SafetensorsWriter, RefusesAByteTwice) {
   const TemporaryFolder folder;
   SafetensorsWriter writer(folder.file("f"), two_tensors());
-  writer.write_slice("matrix", {{0, 0}, {2, 3}}, matrix().narrow(0, 0, 2).narrow(1, 0, 3));
+  writer.write_slice("matrix", Slice::box({4, 6}, {0, 0}, {2, 3}), matrix().narrow(0, 0, 2).narrow(1, 0, 3));
   expect_parts(message_of<ConfigError>([&] { writer.write("matrix", matrix()); }), {"\"matrix\"", "before"});
 }
 

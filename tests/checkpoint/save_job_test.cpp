@@ -26,8 +26,8 @@ Bytes random_values(std::size_t count) {
   return bytes;
 }
 
-SliceDescription slice(const std::string& name, const std::vector<std::int64_t>& shape, SlicePlace place) {
-  return {"model", name, StoredDtype::kU8, shape, std::move(place)};
+SliceDescription described(const std::string& name, Slice slice) {
+  return {"model", name, StoredDtype::kU8, std::move(slice)};
 }
 
 /// The bytes of each planned slice of each rank.
@@ -35,7 +35,7 @@ std::vector<std::vector<Bytes>> random_sources(const SavePlan& plan) {
   std::vector<std::vector<Bytes>> sources;
   for (const auto& of_rank : plan.of_rank) {
     sources.emplace_back();
-    for (const PlannedSlice& planned : of_rank) sources.back().push_back(random_values(plan.bytes_of(planned)));
+    for (const PlannedWrite& planned : of_rank) sources.back().push_back(random_values(plan.bytes_of(planned)));
   }
   return sources;
 }
@@ -65,10 +65,10 @@ TEST(SaveSlices, SumsBlocksHoweverRunsAndBatchesCutThem) {
   constexpr std::int64_t kLong = 35 * kMiB + 777;  // several batches, and a block that is not full
   const std::vector<std::int64_t> shape{3000, 1300};
   const auto plan = std::make_shared<const SavePlan>(
-      SavePlan::make({{slice("box", shape, {shape, {0, 0}, {3000, 1001}}),
-                       slice("long", {kLong}, SlicePlace::stretch(kLong, 0, 21 * kMiB + 5))},
-                      {slice("box", shape, {shape, {0, 1001}, {3000, 299}}),
-                       slice("long", {kLong}, SlicePlace::stretch(kLong, 21 * kMiB + 5, 14 * kMiB + 772))}},
+      SavePlan::make({{described("box", Slice::whole(shape).narrow(1, {0, 1001})),
+                       described("long", Slice::stretch({kLong}, {0, 21 * kMiB + 5}))},
+                      {described("box", Slice::whole(shape).narrow(1, {1001, 299})),
+                       described("long", Slice::stretch({kLong}, {21 * kMiB + 5, 14 * kMiB + 772}))}},
                      1U << 30));
   const auto sources = random_sources(*plan);
   const testing::TemporaryFolder folder;
@@ -79,7 +79,7 @@ TEST(SaveSlices, SumsBlocksHoweverRunsAndBatchesCutThem) {
   EXPECT_EQ(step.verify(), std::vector<std::string>{});
   for (std::size_t rank = 0; rank < sources.size(); ++rank) {
     for (std::size_t i = 0; i < sources[rank].size(); ++i) {
-      const PlannedSlice& planned = plan->of_rank[rank][i];
+      const PlannedWrite& planned = plan->of_rank[rank][i];
       const ManifestTensor& tensor = step.manifest().tensors[planned.tensor];
       EXPECT_EQ(tensor.slices[planned.slice].checksums, block_checksums(sources[rank][i]))
           << tensor.name << " on rank " << rank;
@@ -119,7 +119,7 @@ class WatchedDisk : public DiskFileSystem {
 TEST(SaveSlices, SumsTheEndOfALargeSliceWhenItsBeginningIsWritten) {
   constexpr std::int64_t kSize = 40 * kMiB;
   const auto plan =
-      std::make_shared<const SavePlan>(SavePlan::make({{slice("w", {kSize}, SlicePlace::whole({kSize}))}}, 1U << 30));
+      std::make_shared<const SavePlan>(SavePlan::make({{described("w", Slice::whole({kSize}))}}, 1U << 30));
   auto sources = random_sources(*plan);
   int num_writes = 0;
   WatchedDisk files([&] {

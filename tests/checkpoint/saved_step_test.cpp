@@ -23,9 +23,9 @@ using testing::sample_step;
 using testing::StepWriter;
 using testing::WrittenTensor;
 
-std::string read(const SavedStep& step, const WrittenTensor& tensor, const SlicePlace& place) {
-  std::string bytes(static_cast<std::size_t>(place.num_elements() * dtype_bytes(tensor.dtype)), '?');
-  step.read(tensor.group, tensor.name, place, std::as_writable_bytes(std::span(bytes)));
+std::string read(const SavedStep& step, const WrittenTensor& tensor, const Slice& slice) {
+  std::string bytes(static_cast<std::size_t>(slice.num_elements() * dtype_bytes(tensor.dtype)), '?');
+  step.read(tensor.group, tensor.name, slice, std::as_writable_bytes(std::span(bytes)));
   return bytes;
 }
 
@@ -50,7 +50,7 @@ TEST_F(SavedStepTest, ReadsWholeTensors) {
   EXPECT_EQ(step.folder(), path_);
   EXPECT_EQ(step.manifest().step, 20);
   for (const WrittenTensor& each : writer_.tensors) {
-    EXPECT_TRUE(read(step, each, SlicePlace::whole(each.shape)) == each.bytes(20)) << each.name;
+    EXPECT_TRUE(read(step, each, Slice::whole(each.shape)) == each.bytes(20)) << each.name;
   }
 }
 
@@ -59,7 +59,7 @@ TEST_F(SavedStepTest, ReadsWhatWasSavedAsItWasSaved) {
   for (const WrittenTensor& each : writer_.tensors) {
     for (const auto& slice : each.slices) {
       const auto element_bytes = static_cast<std::size_t>(dtype_bytes(each.dtype));
-      EXPECT_TRUE(read(step, each, slice.place) == picked(each.bytes(20), element_bytes, slice.place)) << each.name;
+      EXPECT_TRUE(read(step, each, slice.slice) == picked(each.bytes(20), element_bytes, slice.slice)) << each.name;
     }
   }
 }
@@ -81,12 +81,22 @@ TEST_F(SavedStepTest, ReadsAnyPlace) {
     const std::string bytes = tensor(name).bytes(20);
     const auto element_bytes = static_cast<std::size_t>(dtype_bytes(tensor(name).dtype));
     for (int round = 0; round < 150; ++round) {
-      SlicePlace place{shapes[static_cast<std::size_t>(below(static_cast<std::int64_t>(shapes.size())))], {}, {}};
-      for (const std::int64_t size : place.view) {
-        place.starts.push_back(below(size + 1));
-        place.sizes.push_back(below(size - place.starts.back() + 1));
+      const auto& view = shapes[static_cast<std::size_t>(below(static_cast<std::int64_t>(shapes.size())))];
+      std::vector<std::int64_t> starts;
+      std::vector<std::int64_t> sizes;
+      for (const std::int64_t size : view) {
+        starts.push_back(below(size + 1));
+        sizes.push_back(below(size - starts.back() + 1));
       }
-      ASSERT_TRUE(read(step, tensor(name), place) == picked(bytes, element_bytes, place)) << name << " " << round;
+      const Slice box = Slice::box(view, starts, sizes);
+      const std::string all = picked(bytes, element_bytes, box);
+      ASSERT_TRUE(read(step, tensor(name), box) == all) << name << " " << round;
+      const std::int64_t first = below(box.num_elements() + 1);
+      const Range part{first, below(box.num_elements() - first + 1)};
+      ASSERT_TRUE(read(step, tensor(name), box.part(part)) ==
+                  all.substr(static_cast<std::size_t>(part.start) * element_bytes,
+                             static_cast<std::size_t>(part.size) * element_bytes))
+          << name << " " << round;
     }
   }
 }
@@ -98,31 +108,32 @@ TEST_F(SavedStepTest, ReadsBoxesWithLongRows) {
   writer.num_ranks = 2;
   writer.block_bytes = 1 << 20;
   const std::vector<std::int64_t> shape = {7, 200'000};
-  writer.tensors = {{"model",
-                     "wide",
-                     StoredDtype::kF32,
-                     shape,
-                     "model.safetensors",
-                     {{0, {shape, {0, 0}, {7, 90'000}}}, {1, {shape, {0, 90'000}, {7, 110'000}}}}},
-                    {"model",
-                     "tall",
-                     StoredDtype::kU8,
-                     {60'000, 50},
-                     "model.safetensors",
-                     {{0, {{60'000, 50}, {0, 0}, {60'000, 20}}}, {1, {{60'000, 50}, {0, 20}, {60'000, 30}}}}},
-                    {"model",
-                     "far",
-                     StoredDtype::kU8,
-                     {20, 90'000},
-                     "model.safetensors",
-                     {{0, {{20, 90'000}, {0, 0}, {20, 10}}}, {1, {{20, 90'000}, {0, 10}, {20, 89'990}}}}}};
+  writer.tensors = {
+      {"model",
+       "wide",
+       StoredDtype::kF32,
+       shape,
+       "model.safetensors",
+       {{0, Slice::box(shape, {0, 0}, {7, 90'000})}, {1, Slice::box(shape, {0, 90'000}, {7, 110'000})}}},
+      {"model",
+       "tall",
+       StoredDtype::kU8,
+       {60'000, 50},
+       "model.safetensors",
+       {{0, Slice::box({60'000, 50}, {0, 0}, {60'000, 20})}, {1, Slice::box({60'000, 50}, {0, 20}, {60'000, 30})}}},
+      {"model",
+       "far",
+       StoredDtype::kU8,
+       {20, 90'000},
+       "model.safetensors",
+       {{0, Slice::box({20, 90'000}, {0, 0}, {20, 10})}, {1, Slice::box({20, 90'000}, {0, 10}, {20, 89'990})}}}};
   const SavedStep step(writer.write(folder_.path()));
   EXPECT_TRUE(step.verify().empty());
   for (const WrittenTensor& each : writer.tensors) {
-    EXPECT_TRUE(read(step, each, SlicePlace::whole(each.shape)) == each.bytes(3)) << each.name;
+    EXPECT_TRUE(read(step, each, Slice::whole(each.shape)) == each.bytes(3)) << each.name;
     for (const auto& slice : each.slices) {
       const auto element_bytes = static_cast<std::size_t>(dtype_bytes(each.dtype));
-      EXPECT_TRUE(read(step, each, slice.place) == picked(each.bytes(3), element_bytes, slice.place)) << each.name;
+      EXPECT_TRUE(read(step, each, slice.slice) == picked(each.bytes(3), element_bytes, slice.slice)) << each.name;
     }
   }
 }
@@ -135,7 +146,7 @@ TEST_F(SavedStepTest, IsReadFromManyThreads) {
     threads.emplace_back([&, i] {
       const WrittenTensor& each = writer_.tensors[i];
       for (int round = 0; round < 20; ++round) {
-        if (read(step, each, SlicePlace::whole(each.shape)) == each.bytes(20)) ++num_right;
+        if (read(step, each, Slice::whole(each.shape)) == each.bytes(20)) ++num_right;
       }
     });
   }
@@ -146,16 +157,14 @@ TEST_F(SavedStepTest, IsReadFromManyThreads) {
 TEST_F(SavedStepTest, RefusesWhatIsNotThere) {
   const SavedStep step(path_);
   std::string bytes(4 * 9600, '?');
-  const auto refusal = [&](const char* group, const char* name, const SlicePlace& place, std::size_t num_bytes) {
+  const auto refusal = [&](const char* group, const char* name, const Slice& slice, std::size_t num_bytes) {
     const auto into = std::as_writable_bytes(std::span(bytes)).first(num_bytes);
-    return testing::message_of<ConfigError>([&] { step.read(group, name, place, into); });
+    return testing::message_of<ConfigError>([&] { step.read(group, name, slice, into); });
   };
-  const SlicePlace whole = SlicePlace::whole({96, 100});
+  const Slice whole = Slice::whole({96, 100});
   testing::expect_parts(refusal("model", "none", whole, 38400), {"step-00000020", "no tensor \"none\"", "model"});
   testing::expect_parts(refusal("optimizer", "wte.weight", whole, 38400), {"no tensor \"wte.weight\""});
-  testing::expect_parts(refusal("model", "wte.weight", SlicePlace::whole({95, 100}), 38000),
-                        {"[96, 100]", "[95, 100]"});
-  testing::expect_parts(refusal("model", "wte.weight", {{9600}, {1}, {9600}}, 38400), {"wte.weight", "not inside"});
+  testing::expect_parts(refusal("model", "wte.weight", Slice::whole({95, 100}), 38000), {"[96, 100]", "[95, 100]"});
   testing::expect_parts(refusal("model", "wte.weight", whole, 38399), {"38400 bytes", "38399"});
 }
 
@@ -168,13 +177,14 @@ TEST_F(SavedStepTest, ReadsBesideDamageButNotAcrossIt) {
   flip_a_bit(path_ / file.name, static_cast<std::streamoff>(start + 20'000));
   const SavedStep step(path_);
   const auto damage = [&](std::int64_t first, std::int64_t count) {
-    return testing::message_of<StorageError>([&] { read(step, wte, SlicePlace::stretch(9600, first, count)); });
+    return testing::message_of<StorageError>([&] { read(step, wte, Slice::stretch({96, 100}, {first, count})); });
   };
-  EXPECT_TRUE(read(step, wte, SlicePlace::stretch(9600, 0, 4357)) == wte.bytes(20).substr(0, 4 * 4357));
-  EXPECT_TRUE(read(step, wte, SlicePlace::stretch(9600, 5381, 4000)) == wte.bytes(20).substr(4 * 5381, 16000));
+  EXPECT_TRUE(read(step, wte, Slice::stretch({96, 100}, {0, 4357})) == wte.bytes(20).substr(0, 4 * 4357));
+  EXPECT_TRUE(read(step, wte, Slice::stretch({96, 100}, {5381, 4000})) == wte.bytes(20).substr(4 * 5381, 16000));
   const std::string range = "bytes " + std::to_string(start + 17'428) + " to " + std::to_string(start + 21'524);
   for (const std::string& message : {damage(0, 9600), damage(4357, 1), damage(5380, 1), damage(4357, 1024)}) {
-    testing::expect_parts(message, {file.name, "\"wte.weight\"", "\"model\"", "rank 1", "[3333]", "[9600]", range});
+    testing::expect_parts(
+        message, {file.name, "\"wte.weight\"", "\"model\"", "rank 1", "elements 3333:6666 of [96, 100]", range});
   }
   const std::vector<std::string> faults = step.verify();
   ASSERT_EQ(faults.size(), 1U);
@@ -245,7 +255,7 @@ TEST_F(SavedStepTest, RefusesTheManifestOfAnotherStep) {
 TEST_F(SavedStepTest, StaysReadableWhenItIsRemoved) {
   const SavedStep step(path_);
   std::filesystem::remove_all(path_);
-  EXPECT_TRUE(read(step, tensor("wte.weight"), SlicePlace::whole({96, 100})) == tensor("wte.weight").bytes(20));
+  EXPECT_TRUE(read(step, tensor("wte.weight"), Slice::whole({96, 100})) == tensor("wte.weight").bytes(20));
   EXPECT_TRUE(step.verify().empty());
 }
 

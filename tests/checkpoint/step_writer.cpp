@@ -31,18 +31,29 @@ std::string in_quotes(const std::string& text) {
   return result + "\"";
 }
 
+std::vector<std::int64_t> starts_of(const Slice& box) {
+  std::vector<std::int64_t> starts;
+  for (const auto& of_dim : box.indices()) starts.push_back(of_dim.empty() ? 0 : of_dim[0].start);
+  return starts;
+}
+
 std::string slice_json(const WrittenSlice& slice, const std::string& bytes, std::uint64_t block_bytes) {
   std::string checksums;
   for (std::size_t begin = 0; begin < bytes.size(); begin += block_bytes) {
     checksums += checksum_text(checksum(bytes.substr(begin, block_bytes)));
   }
-  return R"({"rank":)" + std::to_string(slice.rank) + R"(,"view":)" + list(slice.place.view) + R"(,"starts":)" +
-         list(slice.place.starts) + R"(,"sizes":)" + list(slice.place.sizes) + R"(,"checksums":)" +
+  return R"({"rank":)" + std::to_string(slice.rank) + R"(,"view":)" + list(slice.slice.shape()) + R"(,"starts":)" +
+         list(starts_of(slice.slice)) + R"(,"sizes":)" + list(slice.slice.selected_shape()) + R"(,"checksums":)" +
          in_quotes(checksums) + "}";
 }
 
-SlicePlace box(std::vector<std::int64_t> view, std::vector<std::int64_t> starts, std::vector<std::int64_t> sizes) {
-  return {std::move(view), std::move(starts), std::move(sizes)};
+Slice box(const std::vector<std::int64_t>& view, const std::vector<std::int64_t>& starts,
+          const std::vector<std::int64_t>& sizes) {
+  return Slice::box(view, starts, sizes);
+}
+
+Slice stretch(std::int64_t num_elements, std::int64_t start, std::int64_t size) {
+  return box({num_elements}, {start}, {size});
 }
 
 }  // namespace
@@ -60,15 +71,17 @@ std::string WrittenTensor::bytes(std::int64_t step) const {
   return result;
 }
 
-std::string picked(const std::string& bytes, std::size_t element_bytes, const SlicePlace& place) {
+std::string picked(const std::string& bytes, std::size_t element_bytes, const Slice& box) {
   std::string result;
-  std::vector<std::int64_t> index(place.view.size(), 0);
-  for (std::int64_t left = place.num_elements(); left > 0; --left) {
+  const std::vector<std::int64_t> starts = starts_of(box);
+  const std::vector<std::int64_t> sizes = box.selected_shape();
+  std::vector<std::int64_t> index(sizes.size(), 0);
+  for (std::int64_t left = box.num_elements(); left > 0; --left) {
     std::int64_t element = 0;
-    for (std::size_t d = 0; d < index.size(); ++d) element = element * place.view[d] + place.starts[d] + index[d];
+    for (std::size_t d = 0; d < index.size(); ++d) element = element * box.shape()[d] + starts[d] + index[d];
     result += bytes.substr(static_cast<std::size_t>(element) * element_bytes, element_bytes);
     for (std::size_t d = index.size(); d-- > 0;) {
-      if (++index[d] < place.sizes[d]) break;
+      if (++index[d] < sizes[d]) break;
       index[d] = 0;
     }
   }
@@ -115,7 +128,7 @@ std::filesystem::path StepWriter::write(const std::filesystem::path& root) const
     std::string slices;
     for (const WrittenSlice& slice : tensor.slices) {
       slices += (slices.empty() ? "" : ",") +
-                slice_json(slice, picked(bytes, static_cast<std::size_t>(dtype_bytes(tensor.dtype)), slice.place),
+                slice_json(slice, picked(bytes, static_cast<std::size_t>(dtype_bytes(tensor.dtype)), slice.slice),
                            block_bytes);
     }
     listed += (listed.empty() ? "" : ",") + std::string(R"({"name":)") + in_quotes(tensor.name) + R"(,"group":)" +
@@ -142,10 +155,10 @@ StepWriter sample_step(std::int64_t step) {
        StoredDtype::kF32,
        {96, 100},
        first,
-       {{0, SlicePlace::stretch(9600, 0, 3333)},
-        {1, SlicePlace::stretch(9600, 3333, 3333)},
-        {2, SlicePlace::stretch(9600, 6666, 2934)},
-        {3, SlicePlace::stretch(9600, 9600, 0)}}},
+       {{0, stretch(9600, 0, 3333)},
+        {1, stretch(9600, 3333, 3333)},
+        {2, stretch(9600, 6666, 2934)},
+        {3, stretch(9600, 9600, 0)}}},
       {"model",
        "h.0.attn.weight",
        StoredDtype::kBF16,
@@ -155,7 +168,7 @@ StepWriter sample_step(std::int64_t step) {
         {1, box({90, 128}, {0, 64}, {45, 64})},
         {2, box({90, 128}, {45, 0}, {45, 64})},
         {3, box({90, 128}, {45, 64}, {45, 64})}}},
-      {"model", "h.0.attn.bias", StoredDtype::kF32, {}, second, {{0, SlicePlace::whole({})}}},
+      {"model", "h.0.attn.bias", StoredDtype::kF32, {}, second, {{0, Slice::whole({})}}},
       {"model",
        "lm_head.weight",
        StoredDtype::kF32,
@@ -177,13 +190,8 @@ StepWriter sample_step(std::int64_t step) {
        StoredDtype::kF32,
        {90, 128},
        "optimizer.safetensors",
-       {{0, SlicePlace::whole({90, 128})}}},
-      {"training",
-       "random/rank/0/cpu",
-       StoredDtype::kU8,
-       {5056},
-       "training.safetensors",
-       {{0, SlicePlace::whole({5056})}}},
+       {{0, Slice::whole({90, 128})}}},
+      {"training", "random/rank/0/cpu", StoredDtype::kU8, {5056}, "training.safetensors", {{0, Slice::whole({5056})}}},
       {"training", "nothing", StoredDtype::kI64, {0, 7}, "training.safetensors", {}},
   };
   writer.other_files = {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <tessera/checkpoint/slice_place.h>
 #include <tessera/checkpoint/stored_dtype.h>
+#include <tessera/shard/slice.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace tessera::testing {
 /// Who wrote which part of a tensor.
 struct WrittenSlice {
   int rank = 0;
-  SlicePlace place;
+  Slice slice;  ///< a box, whose shape the manifest tells as the view
 };
 
 struct WrittenTensor {
@@ -29,8 +29,8 @@ struct WrittenTensor {
   std::string bytes(std::int64_t step) const;
 };
 
-/// The bytes of a place in its own order, picked element by element from those of the whole tensor.
-std::string picked(const std::string& bytes, std::size_t element_bytes, const SlicePlace& place);
+/// The bytes of a box in its own order, picked element by element from those of the whole tensor.
+std::string picked(const std::string& bytes, std::size_t element_bytes, const Slice& box);
 
 /// A step as docs/formats/checkpoint.md describes it, written with none of the code that reads it but the arithmetic of
 /// safetensors headers and checksums.

@@ -121,7 +121,7 @@ TEST(ShardedModels, MayHaveFewerElementsThanRanks) {
   };
   const auto watch = [](const ShardedModel& sharded, Small&) {
     std::int64_t held = 0;
-    for (const auto& shard : sharded.shards()) held += shard.size;
+    for (const auto& shard : sharded.shards()) held += shard.slice.num_elements();
     EXPECT_EQ(held, 2);
   };
   expect_same_as_alone<Small>({.pass = one_backward<Small>, .num_ranks = 4}, watch);

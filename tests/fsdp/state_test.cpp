@@ -1,5 +1,6 @@
 // What a sharded model says of itself: states, shards, and how much memory it holds.
 #include <tessera/core/error.h>
+#include <tessera/shard/global_slice.h>
 
 #include <torch/optim/sgd.h>
 #include <gtest/gtest.h>
@@ -10,6 +11,7 @@
 
 #include "fsdp/chain.h"
 #include "support/error_message.h"
+#include "support/slice_elements.h"
 
 namespace tessera::testing {
 namespace {
@@ -68,16 +70,15 @@ TEST(ShardedState, ConsistsOfSlicesThatTheShardsAnnounce) {
       const auto slices = sharded.sharded_state_dict();
       std::map<std::string, std::int64_t> covered;
       for (const auto& shard : sharded.shards()) {
-        EXPECT_EQ(shard.start, covered[shard.name]) << "in order, without gaps";
-        covered[shard.name] += shard.size;
-        EXPECT_EQ(shard.is_local, shard.rank == world.rank());
-        if (!shard.is_local) continue;
+        EXPECT_EQ(shard.slice.as_stretch()->start, covered[shard.name]) << "in order, without gaps";
+        covered[shard.name] += shard.slice.num_elements();
+        if (shard.rank != world.rank()) continue;
         const StateSlice& slice = slices.at(shard.name);
         const at::Tensor whole = alone->named_parameters()[shard.name].detach();
-        EXPECT_EQ(slice.start, shard.start);
-        EXPECT_EQ(slice.shape, whole.sizes().vec());
-        EXPECT_EQ(shard.original_shape, whole.sizes().vec());
-        EXPECT_TRUE(torch::equal(slice.values, whole.reshape({-1}).narrow(0, shard.start, shard.size)));
+        EXPECT_EQ(slice.name, shard.name);
+        EXPECT_EQ(slice.slice, shard.slice);
+        EXPECT_EQ(slice.slice.shape(), whole.sizes().vec());
+        EXPECT_TRUE(torch::equal(slice.values, elements_of(whole, shard.slice)));
       }
       for (const auto& entry : alone->named_parameters()) EXPECT_EQ(covered[entry.key()], entry.value().numel());
     });
@@ -107,6 +108,24 @@ TEST(ShardedState, RefusesSlicesThatAreOutOfDate) {
   });
 }
 
+TEST(ShardedState, OfAModelThatWasCutBeforeIsNotTakenForAllOfIt) {
+  run_threads(2, [](const World& world) {
+    for (const std::int64_t rows : {4, 512}) {  // one that stays whole, and one that is sharded
+      const auto model = std::make_shared<torch::nn::Module>();
+      const Slice half = Slice::whole({2 * rows, 3}).narrow(0, {rows, rows});
+      set_global_slice(model->register_parameter("w", at::ones({rows, 3})), half);
+      const ShardedModel sharded = fully_shard(model, world);
+      expect_parts(message_of<ConfigError>([&] { sharded.full_state_dict(); }),
+                   {"full_state_dict()", "w in shards", half.text(), "cut before fully_shard()", "checkpoint"});
+      expect_parts(message_of<ConfigError>([&] { clip_grad_norm(sharded, 1.0); }), {"clip_grad_norm()", half.text()});
+      const auto slices = sharded.sharded_state_dict();
+      EXPECT_EQ(slices.at("w").slice.shape(), (std::vector<std::int64_t>{2 * rows, 3}));
+      const std::int64_t first = rows == 4 ? 0 : rows * 3 / 2 * world.rank();
+      EXPECT_EQ(slices.at("w").slice.as_stretch()->start, rows * 3 + first);
+    }
+  });
+}
+
 TEST(ShardedState, GivesWhatStaysWholeAsItLies) {
   struct Turned : torch::nn::Module {
     Turned() {
@@ -119,7 +138,7 @@ TEST(ShardedState, GivesWhatStaysWholeAsItLies) {
     const ShardedModel turned = fully_shard(model, world);  // too small to be cut
     for (const auto& [name, slice] : turned.sharded_state_dict()) {
       EXPECT_TRUE(slice.values.is_alias_of(model->named_parameters()[name])) << name;
-      EXPECT_TRUE(torch::equal(slice.values.view(slice.shape), model->named_parameters()[name])) << name;
+      EXPECT_TRUE(torch::equal(slice.values, model->named_parameters()[name])) << name;
     }
   });
 }
@@ -138,9 +157,9 @@ TEST(ShardedState, TellsWhatEachTrainedTensorHoldsOfWhichParameter) {
         for (const ParameterPart& part : parts[i]) {
           EXPECT_TRUE(names.insert(part.name).second) << part.name << " stands once";
           const at::Tensor whole = alone->named_parameters()[part.name].detach();
-          EXPECT_EQ(part.shape, whole.sizes().vec());
+          EXPECT_EQ(part.slice.shape(), whole.sizes().vec());
           const at::Tensor held = parameters[i].detach().view({-1}).narrow(0, part.held.start, part.held.size);
-          EXPECT_TRUE(torch::equal(held, whole.view({-1}).narrow(0, part.start, part.held.size))) << part.name;
+          EXPECT_TRUE(torch::equal(held, elements_of(whole, part.slice))) << part.name;
         }
       }
       EXPECT_EQ(names.size(), 6U) << "also those of which this rank holds nothing";

@@ -19,17 +19,20 @@ namespace {
 
 constexpr std::int64_t kMostCounted = 4096;
 
-void count_slice(const SlicePlace& place, std::vector<int>& counts) {
-  std::vector<std::int64_t> index(place.view.size(), 0);
-  for (std::int64_t left = place.num_elements(); left > 0; --left) {
+void count_slice(const Slice& slice, std::vector<int>& counts) {
+  const std::vector<std::int64_t> sizes = slice.selected_shape();
+  for (std::int64_t i = slice.range().start; i < slice.range().end(); ++i) {
     std::int64_t element = 0;
-    for (std::size_t d = 0; d < index.size(); ++d) element = element * place.view[d] + place.starts[d] + index[d];
+    std::int64_t stride = 1;
+    std::int64_t rest = i;
+    for (std::size_t d = sizes.size(); d-- > 0; rest /= sizes[d], stride *= slice.shape()[d]) {
+      std::int64_t index = rest % sizes[d];
+      auto range = slice.indices()[d].begin();
+      for (; index >= range->size; ++range) index -= range->size;
+      element += (range->start + index) * stride;
+    }
     fuzz::expect(element >= 0 && element < static_cast<std::int64_t>(counts.size()), "a slice lies in its tensor");
     ++counts[static_cast<std::size_t>(element)];
-    for (std::size_t d = index.size(); d-- > 0;) {
-      if (++index[d] < place.sizes[d]) break;
-      index[d] = 0;
-    }
   }
 }
 
@@ -41,12 +44,12 @@ void check(const Manifest& manifest) {
     fuzz::expect(manifest.find(tensor.group, tensor.name) == &tensor, "a tensor is found by its name");
     fuzz::expect(tensor.file < manifest.files.size(), "a tensor has a file");
     std::int64_t sum = 0;
-    for (const ManifestSlice& slice : tensor.slices) sum += slice.place.num_elements();
-    const std::int64_t num_elements = SlicePlace::whole(tensor.shape).num_elements();
+    for (const ManifestSlice& slice : tensor.slices) sum += slice.slice.num_elements();
+    const std::int64_t num_elements = num_elements_of(tensor.shape);
     fuzz::expect(sum == num_elements, "slices hold as many elements as the tensor");
     if (num_elements > kMostCounted) continue;
     std::vector<int> counts(static_cast<std::size_t>(num_elements), 0);
-    for (const ManifestSlice& slice : tensor.slices) count_slice(slice.place, counts);
+    for (const ManifestSlice& slice : tensor.slices) count_slice(slice.slice, counts);
     fuzz::expect(std::all_of(counts.begin(), counts.end(), [](int count) { return count == 1; }),
                  "slices hold every element once");
   }

@@ -11,6 +11,7 @@
 #include "property/act.h"
 #include "property/refusals.h"
 #include "property/user.h"
+#include "support/slice_elements.h"
 
 namespace tessera::testing {
 namespace {
@@ -200,8 +201,10 @@ class Judge {
     const auto parameters = ranked_->model().named_parameters();
     for (const Piece& piece : ranked_->pieces()) {
       const Piece& whole = expected.at(piece.name);
+      const auto range = piece.slice.as_stretch();
       const auto stretch = [&](const Tensor& tensor) {
-        return tensor.defined() ? tensor.narrow(0, piece.start, piece.values.numel()) : tensor;
+        if (!tensor.defined()) return tensor;
+        return range ? tensor.narrow(0, range->start, range->size) : elements_of(tensor, piece.slice);
       };
       auto text = compare(piece.values, stretch(whole.values), 1);
       if (!text.empty()) return "the weight " + piece.name + " " + text;

@@ -237,14 +237,14 @@ class FsdpUser : public User {
         // Who has cleared the model's gradients has cleared these; that is done when they are next looked at.
         const bool is_cleared = !of_model[part.name].grad().defined();
         const Tensor gradient = is_cleared ? Tensor() : held(parameters[i].grad());
-        Piece piece{part.name, part.start, held(parameters[i]), gradient, {}};
+        Piece piece{part.name, part.slice, held(parameters[i]), gradient, {}};
         for (const auto& [name, tensor] : state_of(*optimizer_, parameters[i])) piece.state[name] = held(tensor);
         pieces.push_back(std::move(piece));
       }
     }
     for (const auto& [name, slice] : sharded_.sharded_state_dict()) {
       if (!slice.is_buffer && !known.contains(name))
-        pieces.push_back({name, slice.start, slice.values.flatten(), {}, {}});
+        pieces.push_back({name, slice.slice, slice.values.flatten(), {}, {}});
     }
     return pieces;
   }

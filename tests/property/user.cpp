@@ -214,7 +214,8 @@ std::vector<Piece> WholeUser::pieces() {
   std::vector<Piece> pieces;
   for (const auto& [name, tensor] : trained()) {
     const Tensor gradient = tensor.grad().defined() ? tensor.grad().flatten() : Tensor();
-    pieces.push_back({name, 0, tensor.detach().flatten(), gradient, state_of(*optimizer_, tensor)});
+    pieces.push_back(
+        {name, Slice::whole(tensor.sizes().vec()), tensor.detach().flatten(), gradient, state_of(*optimizer_, tensor)});
   }
   return pieces;
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <tessera/shard/slice.h>
+
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
@@ -24,7 +26,7 @@ struct Config;
 /// A stretch of a parameter, row by row, and what belongs to it. All one-dimensional.
 struct Piece {
   std::string name;  ///< of the parameter
-  std::int64_t start = 0;
+  Slice slice;       ///< of it
   at::Tensor values;
   at::Tensor gradient;                      ///< undefined where there is none
   std::map<std::string, at::Tensor> state;  ///< of the optimizer

@@ -44,8 +44,8 @@ TEST(Partition, CoversEveryElementOnceForEverySize) {
 
 TEST(FlatLayout, StartsTensorsAtMultiplesOfTheAlignment) {
   FlatLayout layout(16);
-  layout.add("weight", {3, 5});
-  layout.add("bias", {5});
+  layout.add("weight", Slice::whole({3, 5}));
+  layout.add("bias", Slice::whole({5}));
   EXPECT_EQ(layout.items()[1].range, (Range{16, 5}));
   EXPECT_EQ(layout.num_elements(), 21);
   EXPECT_EQ(layout.num_tensor_elements(), 20);
@@ -53,20 +53,17 @@ TEST(FlatLayout, StartsTensorsAtMultiplesOfTheAlignment) {
 
 TEST(FlatLayout, TellsWhoHoldsWhat) {
   FlatLayout layout;
-  layout.add("a", {2, 3});
-  layout.add("b", {5});
-  const auto shards = shards_of(layout, Partition(11, 3), 1);
+  layout.add("a", Slice::whole({2, 3}));
+  layout.add("b", Slice::whole({5}));
+  const auto shards = shards_of(layout, Partition(11, 3));
   ASSERT_EQ(shards.size(), 4U);
   EXPECT_EQ(shards[0].name, "a");
-  EXPECT_EQ(shards[0].size, 4);
-  EXPECT_EQ(shards[1].start, 4);
-  EXPECT_EQ(shards[1].size, 2);
-  EXPECT_TRUE(shards[1].is_local);
+  EXPECT_EQ(shards[0].slice, Slice::stretch({2, 3}, {0, 4}));
+  EXPECT_EQ(shards[1].slice, Slice::stretch({2, 3}, {4, 2}));
   EXPECT_EQ(shards[2].name, "b");
   EXPECT_EQ(shards[2].rank, 1);
-  EXPECT_EQ(shards[2].size, 2);
-  EXPECT_EQ(shards[3].start, 2);
-  EXPECT_EQ(shards[3].original_shape, (std::vector<std::int64_t>{5}));
+  EXPECT_EQ(shards[2].slice, Slice::stretch({5}, {0, 2}));
+  EXPECT_EQ(shards[3].slice, Slice::stretch({5}, {2, 3}));
 }
 
 }  // namespace

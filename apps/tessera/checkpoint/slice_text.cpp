@@ -20,13 +20,18 @@ std::string ranks_text(const std::set<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + text;
 }
 
-/// How the boxes of one view lie, if they are a grid: how many there are in each dimension. Empty when they are none.
+bool is_box(const Slice& slice) {
+  return slice.takes_all_selected() &&
+         std::ranges::all_of(slice.indices(), [](const auto& of_dim) { return of_dim.size() == 1; });
+}
+
+/// How boxes of one shape lie, if they are a grid: how many there are in each dimension. Empty when they are none.
 std::vector<std::size_t> grid_of(const std::vector<const ManifestSlice*>& slices) {
   std::vector<std::size_t> parts;
   std::size_t product = 1;
-  for (std::size_t d = 0; d < slices[0]->place.view.size(); ++d) {
+  for (std::size_t d = 0; d < slices[0]->slice.shape().size(); ++d) {
     std::set<std::int64_t> starts;
-    for (const ManifestSlice* slice : slices) starts.insert(slice->place.starts[d]);
+    for (const ManifestSlice* slice : slices) starts.insert(slice->slice.indices()[d][0].start);
     parts.push_back(starts.size());
     product *= starts.size();
   }
@@ -36,13 +41,14 @@ std::vector<std::size_t> grid_of(const std::vector<const ManifestSlice*>& slices
 
 std::string cut_text(const ManifestTensor& tensor, const std::vector<const ManifestSlice*>& slices, bool one_each) {
   const auto all = [&](auto condition) { return std::all_of(slices.begin(), slices.end(), condition); };
-  if (all([](const ManifestSlice* slice) { return slice->place.view.size() == 1; })) {
+  if (all([](const ManifestSlice* slice) { return slice->slice.as_stretch().has_value(); })) {
     return one_each ? "a stretch each" : std::to_string(slices.size()) + " stretches";
   }
-  const auto parts = all([&](const ManifestSlice* slice) { return slice->place.view == tensor.shape; })
-                         ? grid_of(slices)
-                         : std::vector<std::size_t>();
-  if (parts.empty()) return std::to_string(slices.size()) + " boxes";
+  const auto parts =
+      all([&](const ManifestSlice* slice) { return slice->slice.shape() == tensor.shape && is_box(slice->slice); })
+          ? grid_of(slices)
+          : std::vector<std::size_t>();
+  if (parts.empty()) return std::to_string(slices.size()) + " slices";
   const auto is_cut = [](std::size_t count) { return count > 1; };
   const auto cut = std::find_if(parts.begin(), parts.end(), is_cut);
   if (std::count_if(parts.begin(), parts.end(), is_cut) == 1) {
@@ -75,8 +81,7 @@ std::string layout_text(const ManifestTensor& tensor) {
 }
 
 std::string slice_text(const ManifestSlice& slice) {
-  return "rank " + std::to_string(slice.rank) + ": " + list_text(slice.place.sizes) + " at " +
-         list_text(slice.place.starts) + " of " + list_text(slice.place.view);
+  return "rank " + std::to_string(slice.rank) + ": " + slice.slice.text();
 }
 
 }  // namespace tessera::app

@@ -122,7 +122,7 @@ class Lister {
 
   static void append_slices(std::vector<TreeRow>& rows, const ManifestTensor& tensor, std::size_t depth) {
     for (const ManifestSlice& slice : tensor.slices) {
-      const auto num_bytes = static_cast<std::uint64_t>(slice.place.num_elements() * dtype_bytes(tensor.dtype));
+      const auto num_bytes = static_cast<std::uint64_t>(slice.slice.num_elements() * dtype_bytes(tensor.dtype));
       rows.push_back({depth, slice_text(slice), "", num_bytes, 1, counted(slice.checksums.size(), "block")});
     }
   }
@@ -133,7 +133,7 @@ class Lister {
 }  // namespace
 
 std::uint64_t bytes_of(const ManifestTensor& tensor) {
-  return static_cast<std::uint64_t>(SlicePlace::whole(tensor.shape).num_elements() * dtype_bytes(tensor.dtype));
+  return static_cast<std::uint64_t>(num_elements_of(tensor.shape) * dtype_bytes(tensor.dtype));
 }
 
 std::vector<TreeRow> tensor_tree(const std::vector<const ManifestTensor*>& tensors, const TreeOptions& options) {

@@ -1,25 +1,24 @@
 #pragma once
 
 #include <tessera/checkpoint/manifest.h>
-#include <tessera/checkpoint/slice_place.h>
+#include <tessera/shard/tensor_slice.h>
 
-#include <ATen/core/Tensor.h>
-
-#include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera {
 
-/// What one rank holds of a tensor that may lie on many: the elements of `place` of a tensor of shape `shape`.
-struct HeldSlice {
+/// A part of a checkpoint that one rank has. Its values are contiguous when they are saved.
+struct HeldSlice : TensorSlice {
   std::string group;  ///< "model", "optimizer" or "training": each becomes files of its own
-  std::string name;
-  std::vector<std::int64_t> shape;  ///< of the whole tensor
-  SlicePlace place;
-  at::Tensor values;  ///< contiguous, as many elements as `place` has; shares memory with what is trained
 };
+
+/// A tensor that no other rank has a part of, or that all have whole.
+inline HeldSlice whole_slice(std::string group, std::string name, const at::Tensor& tensor) {
+  return {{std::move(name), Slice::whole(tensor.sizes().vec()), tensor}, std::move(group)};
+}
 
 /// All that one rank has to keep. Slices that several ranks hold are written once, by one of them.
 struct RankState {

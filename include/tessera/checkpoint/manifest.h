@@ -1,7 +1,7 @@
 #pragma once
 
-#include <tessera/checkpoint/slice_place.h>
 #include <tessera/checkpoint/stored_dtype.h>
+#include <tessera/shard/slice.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +27,7 @@ struct ManifestFile {
 /// What one rank wrote of a tensor.
 struct ManifestSlice {
   int rank = 0;
-  SlicePlace place;
+  Slice slice;                           ///< of the tensor, which it may see with another shape of as many elements
   std::vector<std::uint64_t> checksums;  ///< of the blocks of its bytes, in the slice's own order, row by row
 
   bool operator==(const ManifestSlice&) const = default;

@@ -2,7 +2,7 @@
 
 #include <tessera/checkpoint/safetensors_bytes.h>
 #include <tessera/checkpoint/safetensors_layout.h>
-#include <tessera/checkpoint/tensor_slice.h>
+#include <tessera/shard/slice.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -27,8 +27,9 @@ class SafetensorsFile : public SafetensorsBytes {
 
   /// A tensor of its own memory, on the CPU. Throws ConfigError when there is none of that name.
   at::Tensor read(const std::string& name) const;
-  /// A part of it. Throws ConfigError when the slice is not inside.
-  at::Tensor read_slice(const std::string& name, const TensorSlice& slice) const;
+  /// A part of it, in the shape that its indices give; in a row if it is a range of those elements. Throws ConfigError
+  /// when the slice is of another shape.
+  at::Tensor read_slice(const std::string& name, const Slice& slice) const;
 };
 
 /// Writes a safetensors file in pieces, in any order; the file appears complete or not at all (see AtomicFile).
@@ -50,7 +51,7 @@ class SafetensorsWriter {
 
   /// Throws ConfigError when name, type or shape is another than the layout says, or a byte was written before.
   void write(const std::string& name, const at::Tensor& tensor);
-  void write_slice(const std::string& name, const TensorSlice& slice, const at::Tensor& part);
+  void write_slice(const std::string& name, const Slice& slice, const at::Tensor& part);
   /// Bytes of a tensor from its byte `offset` on.
   void write_bytes(const std::string& name, std::uint64_t offset, std::span<const std::byte> bytes);
 

@@ -15,7 +15,7 @@ class SafetensorsFolder : public SafetensorsFolderBytes {
 
   /// These throw ConfigError when there is none of that name.
   at::Tensor read(const std::string& name) const;
-  at::Tensor read_slice(const std::string& name, const TensorSlice& slice) const;
+  at::Tensor read_slice(const std::string& name, const Slice& slice) const;
 };
 
 /// Writes the tensors into a folder, made when missing, so that SafetensorsFolder and Hugging Face's libraries read

@@ -28,12 +28,12 @@ class SavedStep {
   const std::filesystem::path& folder() const;
   const Manifest& manifest() const;
 
-  /// The elements of `place` of a tensor, row by row, into `into`, which has exactly their bytes. Reads the blocks that
-  /// hold them, and checks each: straight into `into` where it holds a whole block, else through buffers: a block and
-  /// five MiB are all the memory that this takes. Blocks: for the disk.
+  /// The elements of `slice` of a tensor, in its order, into `into`, which has exactly their bytes. Reads the blocks
+  /// that hold them, and checks each: straight into `into` where it holds a whole block, else through buffers: a block
+  /// and five MiB are all the memory that this takes. Blocks: for the disk.
   /// Throws StorageError naming file, tensor, slice and bytes of a block that is damaged, ConfigError for a tensor or
-  /// place that is not there. Then `into` holds anything.
-  void read(std::string_view group, std::string_view name, const SlicePlace& place, std::span<std::byte> into) const;
+  /// slice that is not there. Then `into` holds anything.
+  void read(std::string_view group, std::string_view name, const Slice& slice, std::span<std::byte> into) const;
 
   /// No other process of this host reads the same tensors: what is not in the page cache need not come there. Without
   /// this, only parts of tensors go past it, and whole ones, which ranks have in common, through it.

@@ -3,6 +3,7 @@
 #include <tessera/fsdp/fsdp_options.h>
 #include <tessera/mesh/ranks.h>
 #include <tessera/shard/flat_layout.h>
+#include <tessera/shard/tensor_slice.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/arg.h>
@@ -41,21 +42,17 @@ struct FsdpStatistics {
   std::uint64_t saved_bytes() const { return full_bytes - shard_bytes; }
 };
 
-/// A part of a tensor of the model, and where it belongs.
-struct StateSlice {
-  at::Tensor values;   ///< shares memory with what is trained. One-dimensional, but for a tensor that stays
-                       ///< whole and does not lie row by row in memory: that one itself
-  std::int64_t start;  ///< of the tensor laid out row by row
-  std::vector<std::int64_t> shape;  ///< of the whole tensor
-  bool is_buffer = false;           ///< of the model, whole on every rank: rank 0's counts
+/// A part of a tensor of the model. Its values are one-dimensional, but for a tensor that stays whole and does not lie
+/// row by row in memory: that one itself.
+struct StateSlice : TensorSlice {
+  bool is_buffer = false;  ///< of the model, whole on every rank: rank 0's counts
 };
 
 /// What one of the tensors that a rank trains holds of a parameter of the model.
 struct ParameterPart {
-  std::string name;                 ///< of the model's parameter
-  std::vector<std::int64_t> shape;  ///< of the whole parameter
-  std::int64_t start = 0;           ///< in the whole parameter, laid out row by row
-  Range held;                       ///< in the tensor that is trained; empty where this rank holds nothing of it
+  std::string name;  ///< of the model's parameter
+  Slice slice;       ///< of the whole parameter; empty where this rank holds nothing of it
+  Range held;        ///< where in the tensor that is trained
 };
 
 /// What gather() makes whole.
@@ -132,7 +129,7 @@ class ShardedModel {
   /// change. Requires: between a backward and the next forward.
   void before_write() const;
   /// Who holds what of each sharded parameter.
-  std::vector<ShardInfo> shards() const;
+  std::vector<RankSlice> shards() const;
 
   FsdpStatistics statistics() const;
   const std::shared_ptr<fsdp::FsdpState>& state() const { return state_; }

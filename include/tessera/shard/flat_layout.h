@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tessera/shard/partition.h>
+#include <tessera/shard/slice.h>
 
 #include <cstdint>
 #include <string>
@@ -13,14 +14,18 @@ class FlatLayout {
  public:
   struct Item {
     std::string name;
-    std::vector<std::int64_t> shape;
+    Slice slice;  ///< which part of the tensor of that name: all of it, or what other ranks left of it
     Range range;  ///< in the row
+
+    /// As it lies there.
+    std::vector<std::int64_t> shape() const { return slice.selected_shape(); }
   };
 
   /// Every tensor starts at a multiple of `alignment` elements.
   explicit FlatLayout(std::int64_t alignment = 1) : alignment_(alignment) {}
 
-  void add(std::string name, std::vector<std::int64_t> shape);
+  /// Requires: the slice takes all of the indices that it selects.
+  void add(std::string name, Slice slice);
 
   const std::vector<Item>& items() const { return items_; }
   /// Of the row, gaps between tensors among them.
@@ -34,17 +39,14 @@ class FlatLayout {
   std::int64_t num_elements_ = 0;
 };
 
-/// The part of a tensor that a rank holds, as elements of the tensor laid out row by row.
-struct ShardInfo {
+/// What a rank holds of a tensor.
+struct RankSlice {
   std::string name;
   int rank = 0;
-  std::int64_t start = 0;
-  std::int64_t size = 0;
-  std::vector<std::int64_t> original_shape;
-  bool is_local = false;  ///< this rank's own
+  Slice slice;
 };
 
 /// What each rank holds of each tensor, tensor by tensor, empty parts left out.
-std::vector<ShardInfo> shards_of(const FlatLayout& layout, const Partition& partition, int this_rank);
+std::vector<RankSlice> shards_of(const FlatLayout& layout, const Partition& partition);
 
 }  // namespace tessera

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <vector>
 
@@ -13,7 +14,7 @@ struct Range {
   std::int64_t end() const { return start + size; }
   /// What both hold; empty, at the start of the later one, when that is nothing.
   Range meet(const Range& other) const;
-  bool operator==(const Range&) const = default;
+  auto operator<=>(const Range&) const = default;
 };
 
 /// How a row of elements is cut into parts, one a rank. Parts are whole granules and differ by one granule at most: the

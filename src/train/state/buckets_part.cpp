@@ -48,8 +48,7 @@ class BucketsPart : public StatePart {
     hook_.capture(buckets, into);
     if (buckets.empty()) return;
     const at::Tensor tensor = to_tensor(buckets);
-    const auto shape = tensor.sizes().vec();
-    into.slices.push_back({kTrainingGroup, kTensor, shape, SlicePlace::whole(shape), tensor});
+    into.slices.push_back(whole_slice(kTrainingGroup, kTensor, tensor));
     into.values[kSize] = model_.bucket_bytes();
   }
 
@@ -63,8 +62,7 @@ class BucketsPart : public StatePart {
   std::vector<HeldSlice> prepare() override {
     std::vector<HeldSlice> slices = hook_.prepare();
     if (!tensor_.defined()) return slices;
-    const auto shape = tensor_.sizes().vec();
-    slices.push_back({kTrainingGroup, kTensor, shape, SlicePlace::whole(shape), tensor_});
+    slices.push_back(whole_slice(kTrainingGroup, kTensor, tensor_));
     return slices;
   }
 

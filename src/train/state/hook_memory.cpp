@@ -44,8 +44,7 @@ void HookMemory::capture(const Buckets& buckets, RankState& into) const {
   into.values[kRanksOfModel] = std::int64_t{model_.comm().size()};
   for (std::size_t b = 0; b < memories.size(); ++b) {
     for (const auto& [name, tensor] : memories[b].tensors) {
-      const auto shape = tensor.sizes().vec();
-      into.slices.push_back({kTrainingGroup, prefix_of(b) + name, shape, SlicePlace::whole(shape), tensor});
+      into.slices.push_back(whole_slice(kTrainingGroup, prefix_of(b) + name, tensor));
     }
   }
 }
@@ -72,8 +71,7 @@ void HookMemory::plan(const SavedNames& names, bool takes_buckets) {
   if (why_not_.empty() && !takes_buckets && !tensors.empty()) why_not_ = "the buckets of gradients are others";
   if (!why_not_.empty()) return;
   for (const ManifestTensor* const found : tensors) {
-    slices_.push_back({kTrainingGroup, found->name, found->shape, SlicePlace::whole(found->shape),
-                       at::zeros(found->shape, to_scalar_type(found->dtype))});
+    slices_.push_back(whole_slice(kTrainingGroup, found->name, at::zeros(found->shape, to_scalar_type(found->dtype))));
   }
 }
 

@@ -2,10 +2,10 @@
 
 #include <tessera/core/error.h>
 #include <tessera/fsdp/fully_sharded.h>
+#include <tessera/shard/global_slice.h>
 #include <tessera/shard/named_tensors.h>
 
 #include <ATen/ATen.h>
-#include <c10/util/accumulate.h>
 #include <torch/nn/module.h>
 
 #include <unordered_set>
@@ -13,11 +13,6 @@
 
 namespace tessera::train {
 namespace {
-
-HeldSlice whole_slice(const std::string& group, const std::string& name, const at::Tensor& tensor) {
-  const auto shape = tensor.sizes().vec();
-  return {group, name, shape, SlicePlace::whole(shape), tensor.detach()};
-}
 
 void refuse_blocks(const torch::nn::Module& model) {
   for (const auto& entry : model.named_modules()) {
@@ -40,25 +35,25 @@ ModelTensors tensors_of(const torch::nn::Module& model) {
     const at::Tensor& tensor = state.tensors[i];
     const std::string& name = state.names[i];
     const auto* const key = tensor.unsafeGetTensorImpl();
-    found.shapes[name] = tensor.sizes().vec();
+    const Slice slice = global_slice(tensor);
+    found.shapes[name] = slice.shape();
     if (buffers.contains(key)) {
-      found.buffers.push_back(whole_slice(kModelGroup, name, tensor));
+      found.buffers.push_back({{name, slice, tensor.detach()}, kModelGroup});
       continue;
     }
-    found.parameters.push_back(whole_slice(kModelGroup, name, tensor));
-    found.parts[key] = {{name, tensor.sizes().vec(), 0, {0, tensor.numel()}}};
+    found.parameters.push_back({{name, slice, tensor.detach()}, kModelGroup});
+    found.parts[key] = {{name, slice, {0, tensor.numel()}}};
   }
   return found;
 }
 
 ModelTensors tensors_of(const ShardedModel& model) {
   ModelTensors found;
-  for (const ShardInfo& shard : model.shards()) found.shapes[shard.name] = shard.original_shape;
+  for (const RankSlice& shard : model.shards()) found.shapes[shard.name] = shard.slice.shape();
   for (const auto& [name, slice] : model.sharded_state_dict()) {
-    found.shapes[name] = slice.shape;
-    const auto place = SlicePlace::stretch(c10::multiply_integers(slice.shape), slice.start, slice.values.numel());
+    found.shapes[name] = slice.slice.shape();
     auto& list = slice.is_buffer ? found.buffers : found.parameters;
-    list.push_back({kModelGroup, name, slice.shape, place, slice.values});
+    list.push_back({slice, kModelGroup});
   }
   const auto parameters = model.parameters();
   const auto parts = model.parameter_parts();
@@ -68,12 +63,10 @@ ModelTensors tensors_of(const ShardedModel& model) {
 
 HeldSlice slice_of(const std::string& group, const std::string& name, const ParameterPart& part,
                    const at::Tensor& tensor) {
-  const auto num_elements = c10::multiply_integers(part.shape);
   // Not as a row: a tensor in one piece may lie in memory otherwise than row by row.
-  if (tensor.sizes().vec() == part.shape && part.held.size == num_elements) return whole_slice(group, name, tensor);
+  if (part.held == Range{0, tensor.numel()}) return {{name, part.slice, tensor.detach()}, group};
   const at::NoGradGuard no_grad;
-  return {group, name, part.shape, SlicePlace::stretch(num_elements, part.start, part.held.size),
-          tensor.detach().view({-1}).narrow(0, part.held.start, part.held.size)};
+  return {{name, part.slice, tensor.detach().view({-1}).narrow(0, part.held.start, part.held.size)}, group};
 }
 
 }  // namespace tessera::train

@@ -4,7 +4,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <sstream>
@@ -21,7 +20,7 @@ std::string value_name(const std::string& parameter, const char* what) {
 std::string rate_name(std::size_t group) { return "optimizer/group/" + std::to_string(group) + "/lr"; }
 
 /// Whether this rank has elements to write, or there are none at all.
-bool holds(const ParameterPart& part) { return part.held.size > 0 || c10::multiply_integers(part.shape) == 0; }
+bool holds(const ParameterPart& part) { return part.held.size > 0 || part.slice.num_tensor_elements() == 0; }
 
 [[noreturn]] void refuse(const at::Tensor& parameter, std::size_t index, std::size_t group) {
   std::ostringstream text;
@@ -145,7 +144,8 @@ void OptimizerState::plan_saved(Entry& entry, SavedNames& names) const {
       }
     }
     for (const StateTensor& one : kind_.tensors) {
-      if (one.is_kept(options_of(entry))) names.take_tensor(kOptimizerGroup, saved + "/" + one.name, part.shape);
+      if (one.is_kept(options_of(entry)))
+        names.take_tensor(kOptimizerGroup, saved + "/" + one.name, part.slice.shape());
     }
   }
   if (first) entry.step = first->second;

@@ -30,8 +30,7 @@ class RandomPart : public StatePart {
     at::Generator generator = at::detail::getDefaultCPUGenerator();
     const std::lock_guard lock(generator.mutex());
     const at::Tensor state = generator.get_state();
-    const auto shape = state.sizes().vec();
-    into.slices.push_back({kTrainingGroup, name_of(rank_), shape, SlicePlace::whole(shape), state});
+    into.slices.push_back(whole_slice(kTrainingGroup, name_of(rank_), state));
   }
 
   void plan(SavedNames& names) override {
@@ -50,8 +49,7 @@ class RandomPart : public StatePart {
 
   std::vector<HeldSlice> prepare() override {
     if (!state_.defined()) return {};
-    const auto shape = state_.sizes().vec();
-    return {{kTrainingGroup, name_, shape, SlicePlace::whole(shape), state_}};
+    return {whole_slice(kTrainingGroup, name_, state_)};
   }
 
   void finish(std::vector<std::string>& notes) override {

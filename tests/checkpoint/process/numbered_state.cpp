@@ -28,17 +28,13 @@ RankState part_of(int rank, int size, std::int64_t step, std::int64_t version) {
   const at::Tensor box = numbers(kBoxRows * kBoxColumns, step, version, at::kFloat).view({kBoxRows, kBoxColumns});
   RankState state;
   state.slices = {
-      {"model",
-       "stretches",
-       {kRows, kColumns},
-       SlicePlace::stretch(count, stretch.start, stretch.size),
-       numbers(count, step, version, at::kDouble).narrow(0, stretch.start, stretch.size).clone()},
-      {"optimizer",
-       "boxes",
-       {kBoxRows, kBoxColumns},
-       {{kBoxRows, kBoxColumns}, {0, columns.start}, {kBoxRows, columns.size}},
-       box.narrow(1, columns.start, columns.size).contiguous()},
-      {"training", "whole", {37}, SlicePlace::whole({37}), numbers(37, step, version, at::kLong)},
+      {{"stretches", Slice::stretch({kRows, kColumns}, stretch),
+        numbers(count, step, version, at::kDouble).narrow(0, stretch.start, stretch.size).clone()},
+       "model"},
+      {{"boxes", Slice::whole({kBoxRows, kBoxColumns}).narrow(1, columns),
+        box.narrow(1, columns.start, columns.size).contiguous()},
+       "optimizer"},
+      whole_slice("training", "whole", numbers(37, step, version, at::kLong)),
   };
   state.values["version"] = version;
   return state;

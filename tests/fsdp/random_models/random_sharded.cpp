@@ -44,18 +44,16 @@ struct Part {
 
 std::vector<Part> parts_of(const fsdp::Unit& unit) {
   std::vector<Part> parts;
-  const Range mine = unit.partition().of(unit.ranks().shards.rank());
   for (std::size_t i = 0; i < unit.layout().items().size(); ++i) {
-    const auto& item = unit.layout().items()[i];
-    const Range held = item.range.meet(mine);
+    const Range held = unit.place_in_shard(i);
     if (held.size == 0) continue;
     Tensor gradient;
     if (!unit.trained_slices().empty()) {
       gradient = unit.trained_slices()[i].values.grad();
     } else if (unit.shard().grad().defined()) {
-      gradient = unit.shard().grad().narrow(0, held.start - mine.start, held.size);
+      gradient = unit.shard().grad().narrow(0, held.start, held.size);
     }
-    parts.push_back({item.name, held.start - item.range.start, held.size, gradient});
+    parts.push_back({unit.layout().items()[i].name, unit.slice_of(i).as_stretch()->start, held.size, gradient});
   }
   return parts;
 }

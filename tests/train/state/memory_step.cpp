@@ -8,20 +8,9 @@
 #include <cstring>
 
 #include "support/require.h"
+#include "support/slice_elements.h"
 
 namespace tessera::testing {
-namespace {
-
-/// The box of `place` within a tensor. Shares its memory.
-at::Tensor box_of(const at::Tensor& whole, const SlicePlace& place) {
-  at::Tensor box = whole.view(place.view);
-  for (std::size_t dim = 0; dim < place.view.size(); ++dim) {
-    box = box.narrow(static_cast<std::int64_t>(dim), place.starts[dim], place.sizes[dim]);
-  }
-  return box;
-}
-
-}  // namespace
 
 void MemoryStep::add(const RankState& state) {
   const std::lock_guard lock(mutex_);
@@ -30,17 +19,17 @@ void MemoryStep::add(const RankState& state) {
     const std::string name = slice.group + "/" + slice.name;
     Stored& stored = tensors_[{slice.group, slice.name}];
     if (!stored.whole.defined()) {
-      stored.whole = at::zeros(slice.shape, slice.values.options());
-      stored.came = at::zeros(slice.shape, at::kBool);
+      stored.whole = at::zeros(slice.slice.shape(), slice.values.options());
+      stored.came = at::zeros(slice.slice.shape(), at::kBool);
     }
-    require(stored.whole.sizes() == at::IntArrayRef(slice.shape), name + " has one shape");
-    require(slice.place.num_elements() == slice.values.numel(), name + " holds what it says");
-    const at::Tensor into = box_of(stored.whole, slice.place);
-    const at::Tensor came = box_of(stored.came, slice.place);
-    const at::Tensor values = slice.values.reshape(into.sizes());
-    require(at::equal(at::where(came, into, values), values), name + " is the same on all ranks that hold it");
-    into.copy_(values);
-    came.fill_(true);
+    require(stored.whole.sizes() == at::IntArrayRef(slice.slice.shape()), name + " has one shape");
+    require(slice.slice.num_elements() == slice.values.numel(), name + " holds what it says");
+    const at::Tensor places = places_of(slice.slice);
+    const at::Tensor values = slice.values.flatten();
+    const at::Tensor before = at::where(stored.came.take(places), stored.whole.take(places), values);
+    require(at::equal(before, values), name + " is the same on all ranks that hold it");
+    stored.whole.view({-1}).index_copy_(0, places, values);
+    stored.came.view({-1}).index_fill_(0, places, true);
   }
   for (const auto& [name, value] : state.values) {
     const auto [found, is_new] = manifest_.values.emplace(name, value);
@@ -63,12 +52,12 @@ StateSource MemoryStep::source() {
   // By pointer, as files are read: nobody hears of it.
   return {manifest_, [this](const std::vector<HeldSlice>& slices) {
             for (const HeldSlice& slice : slices) {
-              const at::Tensor box = box_of(tensor(slice.group, slice.name), slice.place).contiguous();
-              require(box.scalar_type() == slice.values.scalar_type(), slice.name + " has one type");
+              const at::Tensor values = elements_of(tensor(slice.group, slice.name), slice.slice);
+              require(values.scalar_type() == slice.values.scalar_type(), slice.name + " has one type");
               if (slice.values.is_contiguous()) {
-                std::memcpy(slice.values.data_ptr(), box.const_data_ptr(), box.nbytes());
+                std::memcpy(slice.values.data_ptr(), values.const_data_ptr(), values.nbytes());
               } else {
-                slice.values.copy_(box);
+                slice.values.copy_(values.view(slice.values.sizes()));
               }
             }
           }};

@@ -47,7 +47,7 @@ Weights resumed(const World& world, int stop_at, bool with_buckets) {
         if (slice.name == name) values.copy_(slice.values);
       }
       world.comm().broadcast(values, 0);
-      if (world.rank() > 0) state.slices.push_back({"model", name, shape, SlicePlace::whole(shape), values});
+      if (world.rank() > 0) state.slices.push_back(whole_slice("model", name, values));
     }
     if (world.rank() > 0) {
       for (HeldSlice& slice : state.slices) {

@@ -1,12 +1,12 @@
-#include "checkpoint/slice_cover.h"
+#include <tessera/shard/slice_cover.h>
+#include <tessera/shard/slice_runs.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <tuple>
 
-#include "checkpoint/slice_runs.h"
-
-namespace tessera::checkpoints {
+namespace tessera {
 namespace {
 
 using Fault = std::optional<CoverFault>;
@@ -22,17 +22,20 @@ CoverFault gap(std::int64_t element) { return {CoverFault::Kind::kGap, element, 
 
 CoverFault too_cut_up() { return {CoverFault::Kind::kTooCutUp, 0, {}}; }
 
-/// Lists every run of every place, sorts them, and looks whether they follow one another.
-Fault fault_of_runs(std::int64_t num_elements, const std::vector<const SlicePlace*>& places) {
+/// Lists every run of every slice, sorts them, and looks whether they follow one another.
+Fault fault_of_runs(std::int64_t num_elements, const std::vector<const Slice*>& slices) {
   struct Run {
     std::int64_t begin;
     std::int64_t end;
     std::size_t slice;
   };
   std::vector<Run> all;
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    const SliceRuns runs(*places[i], "");
-    runs.for_each([&](std::int64_t first) { all.push_back({first, first + runs.run_length(), i}); });
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const SliceRuns runs(*slices[i]);
+    for (std::int64_t r = 0; r < runs.num_runs(); ++r) {
+      const SliceRuns::Run run = runs.at(r);
+      all.push_back({run.first, run.first + run.length, i});
+    }
   }
   std::sort(all.begin(), all.end(), [](const Run& a, const Run& b) {
     return std::tie(a.begin, a.end, a.slice) < std::tie(b.begin, b.end, b.slice);
@@ -48,39 +51,48 @@ Fault fault_of_runs(std::int64_t num_elements, const std::vector<const SlicePlac
 }
 
 /// Note [Boxes that fill a tensor]
-/// Boxes of one view are looked at one dimension after another: between two neighbouring coordinates at which a box
-/// begins or ends, the same boxes are present, and those must fill the remaining dimensions. For grids, which is what
-/// ranks write, every box is seen once in each dimension. A hostile manifest can ask for far more, so the work is
-/// bounded.
+/// Boxes of one shape are looked at one dimension after another: between two neighbouring indices at which a box begins
+/// or ends, the same boxes are present, and those must fill the remaining dimensions. For grids, which is what ranks
+/// write, every box is seen once in each dimension. A hostile manifest can ask for far more, so the work is bounded.
 class BoxCover {
  public:
-  explicit BoxCover(const std::vector<const SlicePlace*>& places)
-      : places_(places), view_(places[0]->view), strides_(view_.size(), 1) {
-    for (std::size_t d = view_.size(); d-- > 1;) strides_[d - 1] = strides_[d] * view_[d];
-    work_left_ = kWork + kWorkForEach * static_cast<std::int64_t>(places.size());
+  explicit BoxCover(const std::vector<std::int64_t>& shape) : shape_(shape), strides_(shape.size(), 1) {
+    for (std::size_t d = shape_.size(); d-- > 1;) strides_[d - 1] = strides_[d] * shape_[d];
+  }
+
+  /// False when it is cut up too much.
+  bool add(std::size_t slice, const Slice& added) {
+    const auto boxes = added.boxes(kMostBoxes);
+    if (!boxes) return false;
+    for (const Slice& box : *boxes) {
+      auto& ranges = boxes_.emplace_back();
+      for (const auto& of_dim : box.indices()) ranges.push_back(of_dim[0]);
+      slice_of_.push_back(slice);
+    }
+    return boxes_.size() <= kMostBoxes;
   }
 
   Fault fault() {
-    std::vector<std::size_t> boxes;
-    for (std::size_t i = 0; i < places_.size(); ++i) {
-      if (places_[i]->num_elements() > 0) boxes.push_back(i);
-    }
-    if (boxes.empty()) return gap(0);
-    return fault(std::move(boxes), 0, 0);
+    if (boxes_.empty()) return gap(0);
+    work_left_ = kWork + kWorkForEach * static_cast<std::int64_t>(boxes_.size());
+    std::vector<std::size_t> all(boxes_.size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    return fault(std::move(all), 0, 0);
   }
 
  private:
   static constexpr std::int64_t kWork = 1'000'000;
   static constexpr std::int64_t kWorkForEach = 64;
+  static constexpr std::size_t kMostBoxes = std::size_t{1} << 20;
 
-  std::int64_t begin(std::size_t box, std::size_t dim) const { return places_[box]->starts[dim]; }
-  std::int64_t end(std::size_t box, std::size_t dim) const { return begin(box, dim) + places_[box]->sizes[dim]; }
+  std::int64_t begin(std::size_t box, std::size_t dim) const { return boxes_[box][dim].start; }
+  std::int64_t end(std::size_t box, std::size_t dim) const { return boxes_[box][dim].end(); }
 
   /// Of the dimensions from `dim` on; `element` is the first one of what is being filled.
   Fault fault(std::vector<std::size_t> boxes, std::size_t dim, std::int64_t element) {
-    if (dim == view_.size()) {
+    if (dim == shape_.size()) {
       if (boxes.size() == 1) return std::nullopt;
-      return overlap(boxes[0], boxes[1], element);
+      return overlap(slice_of_[boxes[0]], slice_of_[boxes[1]], element);
     }
     std::sort(boxes.begin(), boxes.end(), [&](std::size_t a, std::size_t b) { return begin(a, dim) < begin(b, dim); });
     std::vector<std::int64_t> cuts;
@@ -103,13 +115,14 @@ class BoxCover {
       if (present.empty()) return gap(first);
       if (auto found = fault(present, dim + 1, first)) return found;
     }
-    if (cuts.back() != view_[dim]) return gap(element + cuts.back() * strides_[dim]);
+    if (cuts.back() != shape_[dim]) return gap(element + cuts.back() * strides_[dim]);
     return std::nullopt;
   }
 
-  const std::vector<const SlicePlace*>& places_;
-  const std::vector<std::int64_t>& view_;
+  const std::vector<std::int64_t>& shape_;
   std::vector<std::int64_t> strides_;
+  std::vector<std::vector<Range>> boxes_;
+  std::vector<std::size_t> slice_of_;  // each box
   std::int64_t work_left_ = 0;
 };
 
@@ -127,19 +140,24 @@ std::string CoverFault::text() const {
   }
 }
 
-std::optional<CoverFault> cover_fault(std::int64_t num_elements, const std::vector<const SlicePlace*>& places) {
+std::optional<CoverFault> cover_fault(std::int64_t num_elements, const std::vector<const Slice*>& slices) {
   if (num_elements == 0) return std::nullopt;
   std::int64_t num_runs = 0;
-  bool same_view = true;
-  for (const SlicePlace* place : places) {
-    const SliceRuns runs(*place, "");
-    num_runs = std::min(num_runs, kMostRuns) + std::min(runs.num_runs(), kMostRuns);
-    same_view = same_view && place->view == places[0]->view;
+  bool same_shape = true;
+  for (const Slice* slice : slices) {
+    num_runs = std::min(num_runs, kMostRuns) + std::min(SliceRuns(*slice).num_runs(), kMostRuns);
+    same_shape = same_shape && slice->shape() == slices[0]->shape();
   }
-  if (num_runs <= static_cast<std::int64_t>(places.size())) return fault_of_runs(num_elements, places);
-  if (same_view) return BoxCover(places).fault();
-  if (num_runs <= kMostRuns) return fault_of_runs(num_elements, places);
+  if (num_runs <= static_cast<std::int64_t>(slices.size())) return fault_of_runs(num_elements, slices);
+  if (same_shape) {
+    BoxCover cover(slices[0]->shape());
+    for (std::size_t i = 0; i < slices.size(); ++i) {
+      if (!cover.add(i, *slices[i])) return too_cut_up();
+    }
+    return cover.fault();
+  }
+  if (num_runs <= kMostRuns) return fault_of_runs(num_elements, slices);
   return too_cut_up();
 }
 
-}  // namespace tessera::checkpoints
+}  // namespace tessera

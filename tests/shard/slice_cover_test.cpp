@@ -1,33 +1,46 @@
-#include "checkpoint/slice_cover.h"
+#include <tessera/shard/slice_cover.h>
 
 #include <gtest/gtest.h>
 
 #include <random>
 #include <string>
 
-namespace tessera::checkpoints {
+namespace tessera {
 namespace {
 
-std::string fault_of(std::int64_t num_elements, const std::vector<SlicePlace>& places) {
-  std::vector<const SlicePlace*> pointers;
-  for (const SlicePlace& place : places) pointers.push_back(&place);
+/// A box, to be moved about.
+struct Place {
+  std::vector<std::int64_t> view;
+  std::vector<std::int64_t> starts;
+  std::vector<std::int64_t> sizes;
+};
+
+std::string fault_of(std::int64_t num_elements, const std::vector<Slice>& slices) {
+  std::vector<const Slice*> pointers;
+  for (const Slice& slice : slices) pointers.push_back(&slice);
   const auto fault = cover_fault(num_elements, pointers);
   return fault ? fault->text() : "";
 }
 
-SlicePlace box(const std::vector<std::int64_t>& view, const std::vector<std::int64_t>& starts,
-               const std::vector<std::int64_t>& sizes) {
+std::string fault_of(std::int64_t num_elements, const std::vector<Place>& places) {
+  std::vector<Slice> slices;
+  for (const Place& place : places) slices.push_back(Slice::box(place.view, place.starts, place.sizes));
+  return fault_of(num_elements, slices);
+}
+
+Place box(const std::vector<std::int64_t>& view, const std::vector<std::int64_t>& starts,
+          const std::vector<std::int64_t>& sizes) {
   return {view, starts, sizes};
 }
 
 /// A grid of boxes: in each dimension so many, of a size each.
-std::vector<SlicePlace> grid(const std::vector<std::int64_t>& parts, std::int64_t size) {
+std::vector<Place> grid(const std::vector<std::int64_t>& parts, std::int64_t size) {
   std::vector<std::int64_t> view;
   for (const std::int64_t part : parts) view.push_back(part * size);
-  std::vector<SlicePlace> places;
+  std::vector<Place> places;
   std::vector<std::int64_t> index(parts.size(), 0);
   while (true) {
-    SlicePlace place{view, {}, std::vector<std::int64_t>(parts.size(), size)};
+    Place place{view, {}, std::vector<std::int64_t>(parts.size(), size)};
     for (const std::int64_t i : index) place.starts.push_back(i * size);
     places.push_back(place);
     std::size_t d = parts.size();
@@ -40,15 +53,14 @@ std::vector<SlicePlace> grid(const std::vector<std::int64_t>& parts, std::int64_
 }
 
 TEST(SliceCover, AcceptsStretchesInAnyOrder) {
-  EXPECT_EQ(fault_of(10, {SlicePlace::stretch(10, 6, 4), SlicePlace::stretch(10, 0, 6), SlicePlace::stretch(10, 3, 0)}),
-            "");
-  EXPECT_EQ(fault_of(1, {SlicePlace::whole({})}), "");
-  EXPECT_EQ(fault_of(0, {}), "");
+  EXPECT_EQ(fault_of(10, {box({10}, {6}, {4}), box({10}, {0}, {6}), box({10}, {3}, {0})}), "");
+  EXPECT_EQ(fault_of(1, std::vector<Place>{{}}), "");
+  EXPECT_EQ(fault_of(0, std::vector<Place>()), "");
 }
 
 TEST(SliceCover, AcceptsViewsOfDifferentShapes) {
   EXPECT_EQ(fault_of(24, {box({6, 4}, {0, 0}, {3, 2}), box({3, 2, 4}, {0, 0, 2}, {1, 2, 2}),
-                          box({12, 2}, {5, 0}, {1, 2}), SlicePlace::stretch(24, 12, 12)}),
+                          box({12, 2}, {5, 0}, {1, 2}), box({24}, {12}, {12})}),
             "");
 }
 
@@ -68,7 +80,7 @@ TEST(SliceCover, ComparesHugeBoxes) {
 TEST(SliceCover, ComparesLargeGrids) {
   EXPECT_EQ(fault_of(1024 * 1024, grid({32, 32}, 32)), "");
   EXPECT_EQ(fault_of(std::int64_t{512} * 512 * 512, grid({16, 16, 16}, 32)), "");
-  std::vector<SlicePlace> places = grid({16, 16, 16}, 32);
+  std::vector<Place> places = grid({16, 16, 16}, 32);
   places[4000].starts[1] = 0;
   EXPECT_NE(fault_of(std::int64_t{512} * 512 * 512, places), "");
 }
@@ -79,8 +91,8 @@ TEST(SliceCover, AcceptsAPinwheel) {
   const auto part = [](std::int64_t row, std::int64_t column, std::int64_t rows, std::int64_t columns) {
     return box({3 * kUnit, 3 * kUnit}, {row * kUnit, column * kUnit}, {rows * kUnit, columns * kUnit});
   };
-  std::vector<SlicePlace> places = {part(0, 0, 1, 2), part(0, 2, 2, 1), part(2, 1, 1, 2), part(1, 0, 2, 1),
-                                    part(1, 1, 1, 1)};
+  std::vector<Place> places = {part(0, 0, 1, 2), part(0, 2, 2, 1), part(2, 1, 1, 2), part(1, 0, 2, 1),
+                               part(1, 1, 1, 1)};
   EXPECT_EQ(fault_of(9 * kUnit * kUnit, places), "");
   places.pop_back();
   EXPECT_EQ(fault_of(9 * kUnit * kUnit, places), "no slice holds element " + std::to_string(3 * kUnit * kUnit + kUnit));
@@ -91,7 +103,7 @@ TEST(SliceCover, GivesUpWhatTakesTooLong) {
   constexpr std::int64_t kRows = std::int64_t{1} << 30;
   EXPECT_NE(fault_of(kRows * 2, {box({kRows, 2}, {0, 0}, {kRows, 1}), box({2, kRows}, {0, 0}, {2, 1})}), "");
   // Every column is cut in another row: all of them must be looked at for every cut.
-  std::vector<SlicePlace> steps;
+  std::vector<Place> steps;
   for (std::int64_t i = 0; i < 5000; ++i) {
     steps.push_back(box({kRows, 5000}, {0, i}, {i + 1, 1}));
     steps.push_back(box({kRows, 5000}, {i + 1, i}, {kRows - i - 1, 1}));
@@ -107,24 +119,24 @@ TEST(SliceCover, AgreesWithCounting) {
   };
   int num_faults = 0;
   for (int round = 0; round < 2000; ++round) {
-    std::vector<SlicePlace> places = {box({6, 5, 4}, {0, 0, 0}, {6, 5, 4})};
+    std::vector<Place> places = {box({6, 5, 4}, {0, 0, 0}, {6, 5, 4})};
     for (int cut = 0; cut < 6; ++cut) {
       const auto which = static_cast<std::size_t>(below(static_cast<std::int64_t>(places.size())));
       const auto dim = static_cast<std::size_t>(below(3));
       const std::int64_t first = below(places[which].sizes[dim] + 1);
-      SlicePlace rest = places[which];
+      Place rest = places[which];
       rest.starts[dim] += first;
       rest.sizes[dim] -= first;
       places[which].sizes[dim] = first;
       places.push_back(rest);
     }
     if (round % 2 == 1) {
-      SlicePlace& place = places[static_cast<std::size_t>(below(static_cast<std::int64_t>(places.size())))];
+      Place& place = places[static_cast<std::size_t>(below(static_cast<std::int64_t>(places.size())))];
       const auto dim = static_cast<std::size_t>(below(3));
       place.starts[dim] = below(place.view[dim] - place.sizes[dim] + 1);
     }
     std::vector<int> counts(120, 0);
-    for (const SlicePlace& place : places) {
+    for (const Place& place : places) {
       for (std::int64_t i = 0; i < place.sizes[0] * place.sizes[1] * place.sizes[2]; ++i) {
         const std::int64_t a = place.starts[0] + i / (place.sizes[1] * place.sizes[2]);
         const std::int64_t b = place.starts[1] + i / place.sizes[2] % place.sizes[1];
@@ -135,7 +147,7 @@ TEST(SliceCover, AgreesWithCounting) {
     num_faults += good ? 0 : 1;
     EXPECT_EQ(fault_of(120, places).empty(), good) << round;
     // The same as boxes of a tensor that is too large to list its runs.
-    for (SlicePlace& place : places) {
+    for (Place& place : places) {
       for (auto* list : {&place.view, &place.starts, &place.sizes}) {
         for (std::int64_t& number : *list) number *= 100'000;
       }
@@ -145,5 +157,31 @@ TEST(SliceCover, AgreesWithCounting) {
   EXPECT_GT(num_faults, 100);
 }
 
+// What tensor parallelism cut as boxes, of one or more blocks, and sharding cut on as stretches.
+TEST(SliceCover, AcceptsStretchesOfBoxes) {
+  const std::vector<std::int64_t> shape{48, 60, 6};
+  for (const std::size_t dim : {0U, 1U, 2U}) {
+    std::vector<Slice> slices;
+    for (int half = 0; half < 2; ++half) {
+      const std::int64_t size = shape[dim] / 3;
+      std::vector<Range> ranges;
+      for (std::int64_t block = 0; block < 3; ++block) {
+        const Range range = Partition(size, 2).of(half);
+        ranges.push_back({block * size + range.start, range.size});
+      }
+      const Slice held = Slice::whole(shape).select(dim, ranges);
+      const Partition partition(held.num_elements(), 5, 16);
+      for (int part = 0; part < 5; ++part) slices.push_back(held.part(partition.of(part)));
+    }
+    EXPECT_EQ(fault_of(17280, slices), "");
+    const Slice last = slices.back();
+    slices.back() = last.part({1, last.num_elements() - 1});
+    EXPECT_NE(fault_of(17280, slices).find("no slice holds element"), std::string::npos);
+    slices.back() = last;
+    slices.push_back(last.part({0, 1}));
+    EXPECT_NE(fault_of(17280, slices).find("slices 9 and 10 overlap at element"), std::string::npos);
+  }
+}
+
 }  // namespace
-}  // namespace tessera::checkpoints
+}  // namespace tessera

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <tessera/shard/partition.h>
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// Which elements of a tensor, and in which order: what a rank holds of it, or what a file has.
+///
+/// First some indices are taken in each dimension, one or more ranges of them, ascending; that gives a smaller tensor,
+/// as tensor parallelism makes it: rows, columns, or the three parts of a fused projection's rows. Then a range of its
+/// elements is taken, laid out row by row, as sharding does. So a slice of a slice is a slice. Elements keep the order
+/// that they have in the tensor.
+///
+/// Pure arithmetic: no memory, no communication. Throws ConfigError for what does not lie in the tensor.
+class Slice {
+ public:
+  /// Of a tensor with one element and no dimension.
+  Slice() = default;
+  static Slice whole(std::vector<std::int64_t> shape);
+  /// In every dimension the indices from `starts` on, `sizes` of them.
+  static Slice box(std::vector<std::int64_t> shape, const std::vector<std::int64_t>& starts,
+                   const std::vector<std::int64_t>& sizes);
+  /// A range of the tensor's elements, laid out row by row.
+  static Slice stretch(std::vector<std::int64_t> shape, Range elements);
+
+  /// Of these elements' tensor, in one dimension: only these indices. Ranges ascend and do not overlap.
+  /// Requires: part() was not called.
+  Slice select(std::size_t dim, const std::vector<Range>& indices) const;
+  Slice narrow(std::size_t dim, Range indices) const { return select(dim, {indices}); }
+  /// A range of these elements, in their order.
+  Slice part(Range elements) const;
+  /// What `inner` takes of a tensor that consists of these elements.
+  Slice then(const Slice& inner) const;
+
+  /// Of the tensor.
+  const std::vector<std::int64_t>& shape() const { return shape_; }
+  /// In each dimension, before range() is taken.
+  const std::vector<std::vector<Range>>& indices() const { return indices_; }
+  const Range& range() const { return range_; }
+  /// Of a tensor of the selected indices, before range() is taken.
+  std::vector<std::int64_t> selected_shape() const;
+  std::int64_t num_elements() const { return range_.size; }
+  std::int64_t num_tensor_elements() const;
+
+  bool is_whole() const { return range_.size == num_tensor_elements(); }
+  /// Whether it is what select() gave, all of it.
+  bool takes_all_selected() const;
+  /// As one range of the tensor's elements, laid out row by row; nothing when it is not one.
+  std::optional<Range> as_stretch() const;
+  /// The same elements, said in one way, as far as that can be told cheaply: what is one stretch is said so, and
+  /// indices without elements are left out. Slices of one tensor that are not the same have no equal ones.
+  Slice canonical() const;
+  /// The same elements as boxes, in no order; nothing when there would be more than `most`.
+  std::optional<std::vector<Slice>> boxes(std::size_t most) const;
+
+  /// For messages: "elements 8 to 15 of [0:4, 2:4+6:8] of [4, 8]".
+  std::string text() const;
+
+  auto operator<=>(const Slice&) const = default;
+
+ private:
+  std::vector<std::int64_t> shape_;
+  std::vector<std::vector<Range>> indices_;
+  Range range_{0, 1};
+};
+
+/// The number of elements of a tensor. Throws ConfigError when it cannot be counted, or a size is below 0.
+std::int64_t num_elements_of(const std::vector<std::int64_t>& shape);
+
+}  // namespace tessera
