@@ -235,6 +235,21 @@ TEST(Buckets, MustHoldEachParameterOnce) {
   });
 }
 
+TEST(Buckets, ThatAreGivenWithinAStepAreRefusedAndForgotten) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world);
+    for (int step = 0; step < 2; ++step) backward(*model, world.rank());
+    const auto before = ddp.buckets();
+    const at::Tensor loss = model->forward(at::ones({1, 4})).sum();
+    testing::expect_parts(testing::message_of<ConfigError>([&] { ddp.set_buckets({{5, 0}, {3}, {1, 2, 4}}); }),
+                          {"set_buckets must be called between steps"});
+    loss.backward();
+    backward(*model, world.rank());
+    require(ddp.buckets() == before, "they are as before");
+  });
+}
+
 TEST(Buckets, AreThoseThatTheFirstStepTaught) {
   run_threads(2, [](const World& world) {
     const auto model = std::make_shared<Chain>();

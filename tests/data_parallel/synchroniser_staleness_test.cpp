@@ -96,6 +96,41 @@ TEST(Staleness, ReachesTheBoundWhenARankIsThatSlow) {
   }
 }
 
+/// As one of a large model.
+struct SlowSgd : torch::optim::SGD {
+  using torch::optim::SGD::SGD;
+  at::Tensor step(LossClosure closure = nullptr) override {
+    std::this_thread::sleep_for(milliseconds(10));
+    return torch::optim::SGD::step(std::move(closure));
+  }
+};
+
+// Once it has applied them, others may go on while it computes: it must notice, though nobody offers anything.
+TEST(Staleness, LetsOthersGoOnAfterUpdatesThatTookLongToApply) {
+  std::atomic<std::uint64_t> version_of_rank_1 = 0;
+  std::atomic<bool> rank_0_is_done = false;
+  run_threads(2, [&](const World& world) {
+    Drill drill;
+    SlowSgd slow({drill.weights}, torch::optim::SGDOptions(testing::kRate));
+    Synchroniser sync({drill.weights}, world, bounded(1));
+    if (world.rank() == 0) {
+      for (int step = 0; step < 5; ++step) {
+        drill.weights.mutable_grad() = drill.gradient(0, step);
+        sync.step(slow);
+        while (version_of_rank_1.load() < sync.version() + 1) std::this_thread::sleep_for(milliseconds(1));
+      }
+      rank_0_is_done = true;
+    } else {
+      for (int step = 0; !rank_0_is_done; ++step) {
+        drill.step(sync, 1, step);
+        version_of_rank_1 = sync.version();
+      }
+    }
+    sync.finish(drill.optimizer);
+    expect_same_everywhere(world, sync, drill.weights, "slow to apply");
+  });
+}
+
 TEST(Staleness, HasNoBoundWhenAsynchronous) {
   run_with_lead(asynchronous(), 12, 4, [](const StalenessHistogram& staleness) {
     EXPECT_EQ(staleness.total(), 4U);

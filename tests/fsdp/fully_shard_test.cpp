@@ -208,6 +208,29 @@ TEST(FullyShard, TellsRanksThatWaitForDifferentUnitsOfACommonCopy) {
   expect_parts(text, {"the parameters of \"layer", "are not all there", "waits for rank"});
 }
 
+TEST(FullyShard, GathersThatFailedFailAgainAndGiveNothing) {
+  for (const bool shared : {true, false}) {
+    std::latch tried(1);
+    run_threads(
+        2,
+        [&](const World& world) {
+          Layers model(1);
+          const ShardedModel sharded = fully_shard(model, world, every_layer().shared_copy(shared));
+          if (world.rank() == 1) {
+            tried.wait();
+            return;
+          }
+          for (int i = 0; i < 2; ++i) {
+            EXPECT_THROW(loss_of(model, {0}, 0), std::exception) << "shared " << shared << ", time " << i;
+          }
+          const torch::NoGradGuard no_grad;
+          EXPECT_THROW(model->parameters().front().sum().item<double>(), std::exception) << "shared " << shared;
+          tried.count_down();
+        },
+        WorldOptions().timeout(std::chrono::milliseconds(300)));
+  }
+}
+
 TEST(FullyShard, TellsAWriterWhoStillReadsACommonCopy) {
   std::latch refused(1);
   run_threads(

@@ -141,6 +141,21 @@ TEST(ShardedMisuse, AStepAfterTheModelsZeroGradIsRefused) {
   }
 }
 
+TEST(ShardedMisuse, AStepAfterOneGradientOfTheModelWasClearedIsRefused) {
+  for (const bool slices : {false, true}) {
+    for (const char* name : {"first.weight", "first.bias"}) {
+      on_ranks(
+          [name](const ShardedModel& sharded, Chain& model, const World& world) {
+            torch::optim::SGD optimizer(sharded.parameters(), 0.1);
+            one_backward(model, 0, world.rank(), 1);
+            model.named_parameters()[name].mutable_grad() = at::Tensor();
+            expect_parts(message_of<c10::Error>([&] { optimizer.step(); }), {"\"first\" were cleared"});
+          },
+          small_units().use_orig_params(slices));
+    }
+  }
+}
+
 TEST(ShardedMisuse, ANormOfZeroIsRefused) {
   on_ranks([](const ShardedModel& sharded, Chain&, const World&) {
     expect_parts(message_of<ConfigError>([&] { clip_grad_norm(sharded, 0); }), {"the norm to clip to must be above 0"});
