@@ -50,12 +50,14 @@ void append_file(std::string& text, const ManifestFile& file) {
   text += checksum_text(file.checksum) + "\"}";
 }
 
-void append_slice(std::string& text, const ManifestSlice& slice) {
+/// Raises the version of the format to the first one that can say the slice: older readers then still read most steps.
+void append_slice(std::string& text, const ManifestSlice& slice, int& version) {
   const SliceMembers members = members_of(slice.slice);
   const auto append = [&text](const char* name, const std::vector<std::int64_t>& numbers) {
     text += std::string(",\"") + name + "\":";
     append_json_list(text, numbers);
   };
+  if (!members.is_box()) version = 2;
   text += R"({"rank":)" + std::to_string(slice.rank);
   append("view", members.view);
   append("starts", members.starts);
@@ -78,23 +80,14 @@ void append_list(std::string& text, const Elements& elements, Append append) {
   text += ']';
 }
 
-void append_tensor(std::string& text, const ManifestTensor& tensor) {
+void append_tensor(std::string& text, const ManifestTensor& tensor, int& version) {
   text += R"({"name":)" + json(tensor.name) + R"(,"group":)" + json(tensor.group) + R"(,"dtype":")" +
           std::string(dtype_name(tensor.dtype)) + R"(","shape":)";
   append_json_list(text, tensor.shape);
   text += R"(,"file":)" + std::to_string(tensor.file) + R"(,"slices":)";
-  append_list(text, tensor.slices, append_slice);
+  append_list(text, tensor.slices,
+              [&version](std::string& into, const ManifestSlice& slice) { append_slice(into, slice, version); });
   text += '}';
-}
-
-/// The first version of the format that can say it: older readers then still read most steps.
-int least_version(const Manifest& manifest) {
-  for (const ManifestTensor& tensor : manifest.tensors) {
-    for (const ManifestSlice& slice : tensor.slices) {
-      if (!members_of(slice.slice).is_box()) return 2;
-    }
-  }
-  return 1;
 }
 
 std::string value_text(const std::string& name, const ManifestValue& value) {
@@ -130,12 +123,15 @@ Manifest Manifest::parse(std::string_view text, const std::string& origin) {
 }
 
 std::string Manifest::to_json() const {
-  std::string text = R"({"format":"tessera-checkpoint","version":)" + std::to_string(least_version(*this)) +
-                     R"(,"step":)" + std::to_string(step) + R"(,"num_ranks":)" + std::to_string(num_ranks) +
-                     R"(,"block_bytes":)" + std::to_string(block_bytes) + R"(,"files":)";
+  int version = 1;
+  std::string listed;
+  append_list(listed, tensors,
+              [&version](std::string& into, const ManifestTensor& tensor) { append_tensor(into, tensor, version); });
+  std::string text = R"({"format":"tessera-checkpoint","version":)" + std::to_string(version) + R"(,"step":)" +
+                     std::to_string(step) + R"(,"num_ranks":)" + std::to_string(num_ranks) + R"(,"block_bytes":)" +
+                     std::to_string(block_bytes) + R"(,"files":)";
   append_list(text, files, append_file);
-  text += R"(,"tensors":)";
-  append_list(text, tensors, append_tensor);
+  text += R"(,"tensors":)" + listed;
   text += R"(,"values":{)";
   for (const auto& [name, value] : values) {
     if (text.back() != '{') text += ',';

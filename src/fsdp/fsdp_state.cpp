@@ -3,6 +3,7 @@
 #include <tessera/core/error.h>
 #include <tessera/intercept/deferred_init.h>
 #include <tessera/intercept/in_backward.h>
+#include <tessera/shard/global_slice.h>
 #include <tessera/shard/state_broadcast.h>
 
 #include <ATen/ATen.h>
@@ -33,7 +34,7 @@ void cast_buffers(const std::vector<at::Tensor>& buffers, c10::ScalarType dtype)
   if (dtype == c10::ScalarType::Undefined) return;
   const at::NoGradGuard no_grad;
   for (const at::Tensor& buffer : buffers) {
-    if (buffer.is_floating_point()) buffer.set_data(buffer.to(dtype));
+    if (buffer.is_floating_point()) set_memory(buffer, buffer.to(dtype));
   }
 }
 

@@ -119,15 +119,15 @@ std::vector<std::vector<ParameterPart>> ShardedModel::parameter_parts() const {
 void fsdp::FsdpState::require_uncut(const std::string& what) const {
   const auto require = [&](const std::string& name, const Slice& slice) {
     if (slice.is_whole()) return;
-    throw ConfigError(what + " knows the ranks that share " + name + " in shards (rank " +
-                      std::to_string(ranks_.shards.world_rank()) + "), and those have only " + slice.text() +
-                      ", since it was cut before fully_shard(). Save a checkpoint, which has all of it");
+    throw ConfigError(what + " knows only the ranks that share this model (rank " +
+                      std::to_string(ranks_.shards.world_rank()) + "), and of " + name + " those have " + slice.text() +
+                      ": it was cut before fully_shard()");
   };
   for (const auto& unit : units_) {
     for (const FlatLayout::Item& item : unit->layout().items()) require(item.name, item.slice);
   }
-  for (std::size_t i = 0; i < replicated_.tensors.size(); ++i) {
-    require(replicated_.names[i], global_slice(replicated_.tensors[i]));
+  for (const NamedTensors& whole : {replicated_, buffers()}) {
+    for (std::size_t i = 0; i < whole.tensors.size(); ++i) require(whole.names[i], global_slice(whole.tensors[i]));
   }
 }
 

@@ -1,6 +1,7 @@
 #include <tessera/core/error.h>
 #include <tessera/optim/clip_grad_norm.h>
 #include <tessera/shard/exact_sum.h>
+#include <tessera/shard/global_slice.h>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -20,6 +21,10 @@ double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const at::Tensor& parameter : parameters) {
     if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    if (const Slice slice = global_slice(parameter); !slice.is_whole()) {
+      throw ConfigError("a norm of all gradients needs all of them, and a parameter here is " + slice.text() +
+                        ": the other parts are on other ranks");
+    }
     gradients.push_back(parameter.grad());
   }
   ExactSum squares;

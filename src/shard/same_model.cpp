@@ -2,6 +2,7 @@
 
 #include <tessera/comm/texts.h>
 #include <tessera/core/error.h>
+#include <tessera/shard/global_slice.h>
 
 #include <ATen/ATen.h>
 
@@ -59,6 +60,8 @@ std::vector<std::string> described(const NamedTensors& state) {
     // Elements travel in the order in which they lie in memory.
     if (!tensor.is_contiguous()) line << ", strides " << tensor.strides();
     if (!tensor.requires_grad()) line << ", without gradient";
+    // Ranks with other parts of a tensor would be taken for copies of one another.
+    if (const Slice slice = global_slice(tensor); !slice.is_whole()) line << ", " << slice.text();
     lines.push_back(line.str());
   }
   return lines;

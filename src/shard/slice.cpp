@@ -9,10 +9,14 @@ namespace {
 
 using Ranges = std::vector<Range>;
 
+constexpr std::size_t kMostShown = 16;
+
 std::string list_text(const std::vector<std::int64_t>& numbers) {
   std::string text = "[";
-  for (const std::int64_t number : numbers) text += (text.size() > 1 ? ", " : "") + std::to_string(number);
-  return text + "]";
+  for (std::size_t i = 0; i < std::min(numbers.size(), kMostShown); ++i) {
+    text += (i > 0 ? ", " : "") + std::to_string(numbers[i]);
+  }
+  return text + (numbers.size() > kMostShown ? ", ...]" : "]");
 }
 
 std::int64_t total(const Ranges& ranges) {
@@ -65,10 +69,13 @@ bool ascends_within(const Ranges& ranges, std::int64_t size) {
 
 std::string ranges_text(const Ranges& ranges) {
   std::string text;
-  for (const Range& range : ranges) {
-    text += (text.empty() ? "" : "+") + std::to_string(range.start) + ":" + std::to_string(range.end());
+  for (std::size_t i = 0; i < std::min(ranges.size(), kMostShown); ++i) {
+    std::int64_t end = 0;  // of a range that is refused there may be none
+    if (__builtin_add_overflow(ranges[i].start, ranges[i].size, &end)) end = INT64_MAX;
+    text += (i > 0 ? "+" : "") + std::to_string(ranges[i].start) + ":" + std::to_string(end);
   }
-  return text.empty() ? "none" : text;
+  if (ranges.empty()) return "none";
+  return text + (ranges.size() > kMostShown ? "+..." : "");
 }
 
 /// Collects boxes that together are a range of selected elements.
@@ -82,7 +89,7 @@ class BoxList {
 
   /// False when there are too many.
   bool add_all() { return slice_.num_elements() == 0 || add(0, slice_.range()); }
-  std::vector<Slice> take() { return std::move(boxes_); }
+  std::vector<Slice::Box> take() { return std::move(boxes_); }
 
  private:
   /// A range of the elements that are left when the dimensions before `dim` are fixed.
@@ -116,16 +123,12 @@ class BoxList {
     }
     if (boxes_.size() > most_ - count) return false;
     for (std::size_t number = 0; number < count; ++number) {
-      std::vector<std::int64_t> starts;
-      std::vector<std::int64_t> sizes;
+      Slice::Box& box = boxes_.emplace_back();
       std::size_t rest = number;
       for (const Ranges& ranges : prefix_) {
-        const Range& range = ranges[rest % ranges.size()];
+        box.push_back(ranges[rest % ranges.size()]);
         rest /= ranges.size();
-        starts.push_back(range.start);
-        sizes.push_back(range.size);
       }
-      boxes_.push_back(Slice::box(slice_.shape(), starts, sizes));
     }
     return true;
   }
@@ -134,7 +137,7 @@ class BoxList {
   std::size_t most_;
   std::vector<Ranges> prefix_;
   std::vector<std::int64_t> rows_;  // elements for each index, in each dimension
-  std::vector<Slice> boxes_;
+  std::vector<Slice::Box> boxes_;
 };
 
 }  // namespace
@@ -255,7 +258,7 @@ Slice Slice::canonical() const {
   return slice;
 }
 
-std::optional<std::vector<Slice>> Slice::boxes(std::size_t most) const {
+std::optional<std::vector<Slice::Box>> Slice::boxes(std::size_t most) const {
   BoxList list(*this, most);
   if (!list.add_all()) return std::nullopt;
   return list.take();

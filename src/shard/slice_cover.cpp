@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <numeric>
 #include <tuple>
 
@@ -56,20 +57,19 @@ Fault fault_of_runs(std::int64_t num_elements, const std::vector<const Slice*>& 
 /// write, every box is seen once in each dimension. A hostile manifest can ask for far more, so the work is bounded.
 class BoxCover {
  public:
-  explicit BoxCover(const std::vector<std::int64_t>& shape) : shape_(shape), strides_(shape.size(), 1) {
+  /// `num_ranges`: of all slices. A few of them can say very many boxes, which are bounded too.
+  BoxCover(const std::vector<std::int64_t>& shape, std::size_t num_ranges)
+      : shape_(shape), strides_(shape.size(), 1), most_boxes_(kMostBoxes + kBoxesForEach * num_ranges) {
     for (std::size_t d = shape_.size(); d-- > 1;) strides_[d - 1] = strides_[d] * shape_[d];
   }
 
   /// False when it is cut up too much.
   bool add(std::size_t slice, const Slice& added) {
-    const auto boxes = added.boxes(kMostBoxes);
+    auto boxes = added.boxes(most_boxes_ - boxes_.size());
     if (!boxes) return false;
-    for (const Slice& box : *boxes) {
-      auto& ranges = boxes_.emplace_back();
-      for (const auto& of_dim : box.indices()) ranges.push_back(of_dim[0]);
-      slice_of_.push_back(slice);
-    }
-    return boxes_.size() <= kMostBoxes;
+    slice_of_.insert(slice_of_.end(), boxes->size(), slice);
+    std::ranges::move(*boxes, std::back_inserter(boxes_));
+    return true;
   }
 
   Fault fault() {
@@ -82,8 +82,9 @@ class BoxCover {
 
  private:
   static constexpr std::int64_t kWork = 1'000'000;
-  static constexpr std::int64_t kWorkForEach = 64;
-  static constexpr std::size_t kMostBoxes = std::size_t{1} << 20;
+  static constexpr std::int64_t kWorkForEach = 256;
+  static constexpr std::size_t kMostBoxes = 4096;
+  static constexpr std::size_t kBoxesForEach = 64;
 
   std::int64_t begin(std::size_t box, std::size_t dim) const { return boxes_[box][dim].start; }
   std::int64_t end(std::size_t box, std::size_t dim) const { return boxes_[box][dim].end(); }
@@ -121,7 +122,8 @@ class BoxCover {
 
   const std::vector<std::int64_t>& shape_;
   std::vector<std::int64_t> strides_;
-  std::vector<std::vector<Range>> boxes_;
+  std::size_t most_boxes_;
+  std::vector<Slice::Box> boxes_;
   std::vector<std::size_t> slice_of_;  // each box
   std::int64_t work_left_ = 0;
 };
@@ -143,16 +145,22 @@ std::string CoverFault::text() const {
 std::optional<CoverFault> cover_fault(std::int64_t num_elements, const std::vector<const Slice*>& slices) {
   if (num_elements == 0) return std::nullopt;
   std::int64_t num_runs = 0;
+  std::size_t num_ranges = 0;
   bool same_shape = true;
+  const std::vector<std::int64_t>* shape = nullptr;  // of those that are no stretches: these have any
   for (const Slice* slice : slices) {
     num_runs = std::min(num_runs, kMostRuns) + std::min(SliceRuns(*slice).num_runs(), kMostRuns);
-    same_shape = same_shape && slice->shape() == slices[0]->shape();
+    for (const auto& of_dim : slice->indices()) num_ranges += of_dim.size();
+    if (slice->as_stretch()) continue;
+    if (!shape) shape = &slice->shape();
+    same_shape = same_shape && slice->shape() == *shape;
   }
-  if (num_runs <= static_cast<std::int64_t>(slices.size())) return fault_of_runs(num_elements, slices);
+  if (!shape) return fault_of_runs(num_elements, slices);
   if (same_shape) {
-    BoxCover cover(slices[0]->shape());
+    BoxCover cover(*shape, num_ranges);
     for (std::size_t i = 0; i < slices.size(); ++i) {
-      if (!cover.add(i, *slices[i])) return too_cut_up();
+      const auto stretch = slices[i]->as_stretch();
+      if (!cover.add(i, stretch ? Slice::stretch(*shape, *stretch) : *slices[i])) return too_cut_up();
     }
     return cover.fault();
   }

@@ -49,6 +49,15 @@ TEST(CommonMemory, IsOfOneRankAlone) {
   });
 }
 
+// Rank 0 makes it: the others must not wait for what it could not make.
+TEST(CommonMemory, ThatCannotBeMadeIsRefusedOnEveryRankAtOnce) {
+  const auto began = std::chrono::steady_clock::now();
+  run_threads(3, [](const World& world) {
+    EXPECT_THROW(CommonMemory::make(world.comm(), std::size_t{1} << 60), Error) << "rank " << world.rank();
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5));
+}
+
 TEST(Milestones, LetARankGoOnWhenAllHaveReachedThem) {
   run_threads(4, [](const World& world) {
     const auto memory = CommonMemory::make(world.comm(), 4 * sizeof(int));

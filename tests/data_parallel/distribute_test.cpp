@@ -3,6 +3,7 @@
 #include <tessera/data_parallel/distributed_data_parallel.h>
 #include <tessera/data_parallel/gradient_hooks.h>
 #include <tessera/mesh/device_mesh.h>
+#include <tessera/shard/global_slice.h>
 
 #include <ATen/Parallel.h>
 #include <torch/optim/sgd.h>
@@ -89,6 +90,9 @@ TEST(Distribute, NamesTheFirstParameterThatDiffersBetweenRanks) {
     const bool other = world.rank() == 2;
     expect_text(torch::nn::Sequential(torch::nn::Linear(2, 2), torch::nn::Linear(2, other ? 5 : 3)),
                 {"rank 2 has \"1.weight: Float [5, 2]\" where rank 0 has \"1.weight: Float [3, 2]\""});
+    torch::nn::Sequential cut(torch::nn::Linear(2, 2));
+    set_global_slice(cut->parameters()[0], Slice::whole({2, 6}).narrow(1, {other ? 4 : 0, 2}));
+    expect_text(cut, {"0.weight: Float [2, 2], [0:2, 4:6] of [2, 6]", "[0:2, 0:2] of [2, 6]"});
     torch::nn::Sequential longer(torch::nn::Linear(2, 2));
     if (other) longer->push_back(torch::nn::Linear(2, 2));
     expect_text(longer, {"only rank 2 has \"1.weight: Float [2, 2]\""});

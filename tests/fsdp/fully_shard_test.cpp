@@ -245,8 +245,10 @@ TEST(FullyShard, TellsAWriterWhoStillReadsACommonCopy) {
         }
         whole.reset();
         const torch::NoGradGuard no_grad;
+        const at::Tensor before = sharded.parameters().front().clone();
         expect_parts(message_of<c10::Error>([&] { sharded.parameters().front().zero_(); }),
                      {"the parameters of \"layer0\"", "are still read, and cannot be written", "waits for rank 1"});
+        require(at::equal(sharded.parameters().front(), before), "nothing was written");
         refused.count_down();
       },
       WorldOptions().timeout(std::chrono::milliseconds(500)));

@@ -286,5 +286,22 @@ TEST(BufferPool, SaysThatThereIsNoMemory) {
               HasSubstr("bytes of memory to gather parameters into"));
 }
 
+// Autograd's threads, and those of a group, let go of gathered parameters too.
+TEST(BufferPool, IsGivenBackToFromEveryThread) {
+  fsdp::BufferPool pool(fake_world(0, 2).comm(), 256);
+  const auto lend_and_give_back = [&pool] {
+    for (int i = 0; i < 5000; ++i) {
+      const c10::DataPtr first = pool.lend(256);
+      const c10::DataPtr second = pool.lend(100);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back(lend_and_give_back);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(pool.lent_bytes(), 0U);
+  EXPECT_LE(pool.peak_bytes(), 4U * 356U);
+  EXPECT_LE(pool.held_bytes(), 8U * 256U);
+}
+
 }  // namespace
 }  // namespace tessera

@@ -116,13 +116,24 @@ TEST(ShardedState, OfAModelThatWasCutBeforeIsNotTakenForAllOfIt) {
       set_global_slice(model->register_parameter("w", at::ones({rows, 3})), half);
       const ShardedModel sharded = fully_shard(model, world);
       expect_parts(message_of<ConfigError>([&] { sharded.full_state_dict(); }),
-                   {"full_state_dict()", "w in shards", half.text(), "cut before fully_shard()", "checkpoint"});
+                   {"full_state_dict() knows only the ranks", "of w those have", half.text(),
+                    "it was cut before fully_shard()"});
       expect_parts(message_of<ConfigError>([&] { clip_grad_norm(sharded, 1.0); }), {"clip_grad_norm()", half.text()});
       const auto slices = sharded.sharded_state_dict();
       EXPECT_EQ(slices.at("w").slice.shape(), (std::vector<std::int64_t>{2 * rows, 3}));
       const std::int64_t first = rows == 4 ? 0 : rows * 3 / 2 * world.rank();
       EXPECT_EQ(slices.at("w").slice.as_stretch()->start, rows * 3 + first);
     }
+  });
+}
+
+TEST(ShardedState, OfABufferThatWasCutIsNotTakenForAllOfIt) {
+  run_threads(2, [](const World& world) {
+    const auto model = filled_chain();
+    const at::Tensor buffer = model->register_buffer("cut", at::zeros({4}));
+    set_global_slice(buffer, Slice::whole({8}).narrow(0, {4, 4}));
+    const ShardedModel sharded = fully_shard(model, world, small_units());
+    expect_parts(message_of<ConfigError>([&] { sharded.full_state_dict(); }), {"of cut those have [4:8] of [8]"});
   });
 }
 

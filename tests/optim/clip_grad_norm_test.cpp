@@ -1,5 +1,6 @@
 #include <tessera/core/error.h>
 #include <tessera/optim/clip_grad_norm.h>
+#include <tessera/shard/global_slice.h>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -30,6 +31,16 @@ TEST(ClipGradNorm, ScalesDownToTheNorm) {
   EXPECT_NEAR(clip_grad_norm(parameters, 2.0), expected, 1e-9 * expected);
   EXPECT_TRUE(at::allclose(parameters[0].grad(), waves({3, 5000}) * (2.0 / expected), 1e-12, 0));
   EXPECT_NEAR(clip_grad_norm(parameters, 1e9), 2.0, 1e-9);
+}
+
+TEST(ClipGradNorm, RefusesPartsOfParameters) {
+  const at::Tensor parameter = at::ones({4}).set_requires_grad(true);
+  parameter.mutable_grad() = at::ones({4});
+  set_global_slice(parameter, Slice::stretch({4}, {0, 4}));
+  EXPECT_EQ(clip_grad_norm({parameter}, 10), 2);
+  set_global_slice(parameter, Slice::whole({8}).narrow(0, {4, 4}));
+  testing::expect_parts(testing::message_of<ConfigError>([&] { clip_grad_norm({parameter}, 1); }),
+                        {"needs all of them, and a parameter here is [4:8] of [8]"});
 }
 
 TEST(ClipGradNorm, TakesAParameterThatIsListedTwiceOnce) {

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/TensorImpl.h>
+#include <torch/nn/modules/linear.h>
 #include <gtest/gtest.h>
 
 #include "support/error_message.h"
@@ -25,7 +26,7 @@ TEST(GlobalSlice, IsAllOfATensorUnlessSomebodySaysOtherwise) {
   const Slice half = Slice::whole({4, 6}).narrow(1, {3, 3});
   set_global_slice(tensor, half);
   EXPECT_EQ(global_slice(tensor), half);
-  EXPECT_EQ(global_slice(tensor.detach()), half);
+  EXPECT_EQ(global_slice(tensor.detach()), Slice::whole({4, 3})) << "a tensor of its own";
   EXPECT_EQ(global_slice(tensor.clone()), Slice::whole({4, 3}));
   EXPECT_EQ(global_slice(tensor.t()), Slice::whole({3, 4}));
   testing::expect_parts(
@@ -42,19 +43,46 @@ TEST(GlobalSlice, StaysWithATensorThatGetsOtherMemory) {
     tensor.unsafeGetTensorImpl()->set_backend_meta(other);
     const Slice half = Slice::whole({4, 6}).narrow(1, {3, 3});
     set_global_slice(tensor, half);
-    set_global_slice(tensor, half);
-    const auto marks = tensor.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr();
     KeysOf::in(tensor) = KeysOf::in(tensor).add(kOtherKey);
     const at::Tensor memory = at::full({4, 3}, 7, dtype);
     set_memory(tensor, memory);
     EXPECT_TRUE(tensor.is_alias_of(memory));
     EXPECT_EQ(tensor.scalar_type(), dtype);
     EXPECT_EQ(global_slice(tensor), half);
-    EXPECT_EQ(tensor.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr(), marks) << "with what lay below it";
+    EXPECT_EQ(tensor.unsafeGetTensorImpl()->get_backend_meta(), other.get()) << "with what others have put there";
     EXPECT_TRUE(KeysOf::in(tensor).has(kOtherKey));
     EXPECT_TRUE(tensor.requires_grad() && tensor.is_leaf());
     KeysOf::in(tensor) = KeysOf::in(tensor).remove(kOtherKey);
   }
+}
+
+TEST(GlobalSlice, StaysAfterConversionsOfTheModel) {
+  torch::nn::Linear layer(3, 4);
+  const Slice half = Slice::whole({4, 6}).narrow(1, {3, 3});
+  set_global_slice(layer->weight, half);
+  layer->to(at::kDouble);
+  EXPECT_EQ(global_slice(layer->weight), half);
+  layer->weight.set_data(at::ones({4, 3}));
+  EXPECT_EQ(global_slice(layer->weight), half);
+  const torch::NoGradGuard no_grad;
+  layer->weight.t_();
+  testing::expect_parts(testing::message_of<ConfigError>([&] { global_slice(layer->weight); }),
+                        {"a tensor of the shape [3, 4] is not", half.text()});
+}
+
+TEST(GlobalSlice, OfATensorThatIsGoneIsForgotten) {
+  const Slice half = Slice::whole({4, 6}).narrow(1, {3, 3});
+  for (int i = 0; i < 100; ++i) {
+    const at::Tensor tensor = at::zeros({4, 3});
+    EXPECT_EQ(global_slice(tensor), Slice::whole({4, 3})) << "at an address that was used before";
+    set_global_slice(tensor, half);
+  }
+}
+
+TEST(GlobalSlice, OfATensorElsewhereIsNotMoved) {
+  testing::expect_parts(
+      testing::message_of<InternalError>([] { set_memory(at::zeros({2}, at::kMeta), at::zeros({2})); }),
+      {"a tensor on meta was to get memory on cpu"});
 }
 
 }  // namespace

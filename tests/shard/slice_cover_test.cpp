@@ -64,6 +64,16 @@ TEST(SliceCover, AcceptsViewsOfDifferentShapes) {
             "");
 }
 
+// One of them is a stretch, and says so in another shape.
+TEST(SliceCover, SeesStretchesAsTheOthersAreSeen) {
+  constexpr std::int64_t kColumns = 2'000'000;
+  const Slice whole = Slice::whole({4, kColumns, 2});
+  const Slice rest = whole.narrow(0, {1, 3});
+  EXPECT_EQ(fault_of(16'000'000, std::vector{Slice::stretch({8, kColumns}, {0, 2 * kColumns}), rest.narrow(2, {0, 1}),
+                                             rest.narrow(2, {1, 1})}),
+            "");
+}
+
 // More elements than could be listed: the boxes themselves are compared.
 TEST(SliceCover, ComparesHugeBoxes) {
   constexpr std::int64_t kRows = std::int64_t{1} << 30;
@@ -109,6 +119,10 @@ TEST(SliceCover, GivesUpWhatTakesTooLong) {
     steps.push_back(box({kRows, 5000}, {i + 1, i}, {kRows - i - 1, 1}));
   }
   EXPECT_NE(fault_of(kRows * 5000, steps).find("reasonable time"), std::string::npos);
+  // Twenty dimensions, half of each: a million boxes, said in a line.
+  Slice halves = Slice::whole(std::vector<std::int64_t>(20, 4));
+  for (std::size_t d = 0; d < 20; ++d) halves = halves.select(d, {{0, 1}, {2, 1}});
+  EXPECT_NE(fault_of(halves.num_tensor_elements(), std::vector{halves}).find("reasonable time"), std::string::npos);
 }
 
 // Random cuts of a small tensor, some of them spoilt, against counting every element.

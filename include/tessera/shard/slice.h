@@ -57,10 +57,12 @@ class Slice {
   /// The same elements, said in one way, as far as that can be told cheaply: what is one stretch is said so, and
   /// indices without elements are left out. Slices of one tensor that are not the same have no equal ones.
   Slice canonical() const;
+  /// A range of indices in each dimension.
+  using Box = std::vector<Range>;
   /// The same elements as boxes, in no order; nothing when there would be more than `most`.
-  std::optional<std::vector<Slice>> boxes(std::size_t most) const;
+  std::optional<std::vector<Box>> boxes(std::size_t most) const;
 
-  /// For messages: "elements 8 to 15 of [0:4, 2:4+6:8] of [4, 8]".
+  /// For messages: "elements 8:15 of [0:4, 2:4+6:8] of [4, 8]".
   std::string text() const;
 
   auto operator<=>(const Slice&) const = default;

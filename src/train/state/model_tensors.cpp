@@ -14,6 +14,13 @@
 namespace tessera::train {
 namespace {
 
+/// Replicas have other values after a forward, and rank 0, whose values count, does not have all parts.
+void require_whole(const HeldSlice& buffer) {
+  if (buffer.slice.is_whole()) return;
+  throw ConfigError("the buffer " + buffer.name + " is " + buffer.slice.text() +
+                    ": buffers that were cut are not saved and restored yet. Keep them whole on every rank");
+}
+
 void refuse_blocks(const torch::nn::Module& model) {
   for (const auto& entry : model.named_modules()) {
     if (!dynamic_cast<const ShardedBlock*>(entry.value().get())) continue;
@@ -39,6 +46,7 @@ ModelTensors tensors_of(const torch::nn::Module& model) {
     found.shapes[name] = slice.shape();
     if (buffers.contains(key)) {
       found.buffers.push_back({{name, slice, tensor.detach()}, kModelGroup});
+      require_whole(found.buffers.back());
       continue;
     }
     found.parameters.push_back({{name, slice, tensor.detach()}, kModelGroup});
@@ -54,6 +62,7 @@ ModelTensors tensors_of(const ShardedModel& model) {
     found.shapes[name] = slice.slice.shape();
     auto& list = slice.is_buffer ? found.buffers : found.parameters;
     list.push_back({slice, kModelGroup});
+    if (slice.is_buffer) require_whole(list.back());
   }
   const auto parameters = model.parameters();
   const auto parts = model.parameter_parts();

@@ -168,11 +168,8 @@ RankState TrainingState::capture() const {
   if (parts_->tensors) {
     const train::ModelTensors tensors = parts_->tensors();
     state.slices = tensors.parameters;
-    // Forwards have changed them differently on each rank; the next one begins with rank 0's. Of one that was cut,
-    // other ranks have what rank 0 has not.
-    for (const HeldSlice& buffer : tensors.buffers) {
-      if (parts_->rank() == 0 || !buffer.slice.is_whole()) state.slices.push_back(buffer);
-    }
+    // Forwards have changed them differently on each rank; the next one begins with rank 0's.
+    if (parts_->rank() == 0) state.slices.insert(state.slices.end(), tensors.buffers.begin(), tensors.buffers.end());
     if (parts_->optimizer) OptimizerState(*parts_->optimizer, tensors.parts).capture(state);
   }
   for (const StatePart* part : parts_->all_others()) part->capture(state);

@@ -2,6 +2,7 @@
 #include <tessera/core/error.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/optim/schedule.h>
+#include <tessera/shard/global_slice.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/modules/conv.h>
@@ -81,6 +82,16 @@ TEST(TrainingState, SharesTheMemoryOfWhatIsTrained) {
       require(!at::equal(slice.values, copies[i]), slice.name + " has moved on");
     }
   });
+}
+
+TEST(TrainingState, RefusesBuffersThatWereCut) {
+  const auto model = std::make_shared<torch::nn::Module>();
+  const at::Tensor buffer = model->register_buffer("mean", at::zeros({4}));
+  set_global_slice(buffer, Slice::whole({8}).narrow(0, {4, 4}));
+  TrainingState state;
+  state.model(model);
+  expect_parts(message_of<ConfigError>([&] { state.capture(); }),
+               {"the buffer mean is [4:8] of [8]", "not saved and restored yet"});
 }
 
 TEST(TrainingState, RefusesAllThatDoesNotFitByNameAndChangesNothing) {
