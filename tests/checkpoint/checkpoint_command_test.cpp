@@ -57,7 +57,7 @@ model                                      102 kB        4 tensors
   wte.weight               F32 [96, 100]   38.4 kB       ranks 0-2, a stretch each
 optimizer                                  123 kB        2 tensors
   h.0.attn.weight/exp_avg  F32 [90, 128]   46.1 kB       rank 0
-  wte.weight/exp_avg       F64 [96, 100]   76.8 kB       ranks 0-2, 3 boxes
+  wte.weight/exp_avg       F64 [96, 100]   76.8 kB       ranks 0-2, 3 slices
 training                                   5.06 kB       2 tensors
   nothing                  I64 [0, 7]      0 B           -
   random/rank/0/cpu        U8 [5056]       5.06 kB       rank 0
