@@ -12,6 +12,7 @@
 #include <tessera/optim/schedule.h>
 #include <tessera/tokens/pack.h>
 #include <tessera/train/loader_options.h>
+#include <tessera/train/parallelize.h>
 #include <tessera/train/sampler_options.h>
 #include <tessera/train/token_dataset.h>
 
@@ -80,6 +81,12 @@ void add_reference(CLI::App& app) {
         "`tessera::DdpOptions`, for `tessera::distribute()`. In a TOML file these are the keys. A hook of your own is "
         "given in the program: `DdpOptions::hook`.",
         DdpOptions::fields());
+  });
+  command.add_subcommand("parallelize", "ParallelizeOptions")->callback([] {
+    print("Options of parallelize",
+          "`tessera::ParallelizeOptions`, for `tessera::parallelize()`. In a TOML file these are the keys, below the "
+          "name that the program gives them: `[parallel.fsdp]`.",
+          ParallelizeOptions::fields());
   });
   command.add_subcommand("fsdp", "FsdpOptions")->callback([] {
     print(

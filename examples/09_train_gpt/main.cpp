@@ -23,12 +23,21 @@ tessera::TokenDataset open_tokens(const std::string& path, const TrainGptOptions
                                tessera::TokenDatasetOptions().sequence_length(options.sequence_length()));
 }
 
-/// Matrices decay towards zero, biases and norms do not.
-std::vector<torch::optim::OptimizerParamGroup> parameter_groups(const Gpt2& model, const TrainGptOptions& options) {
+/// Matrices decay towards zero, biases and norms do not. Where ranks share the model, a tensor that is trained is a
+/// part of one of its parameters, or of several.
+std::vector<torch::optim::OptimizerParamGroup> parameter_groups(const tessera::ParallelModel& model,
+                                                                const TrainGptOptions& options) {
   std::vector<at::Tensor> matrices;
   std::vector<at::Tensor> vectors;
-  for (const at::Tensor& parameter : model->parameters())
-    (parameter.dim() > 1 ? matrices : vectors).push_back(parameter);
+  const auto is_matrix = [](const tessera::ParameterPart& part) { return part.slice.shape().size() > 1; };
+  for (const auto& [name, tensor, parts, axes] : model.trained()) {
+    const auto num_matrices = std::count_if(parts.begin(), parts.end(), is_matrix);
+    if (num_matrices != 0 && num_matrices != std::ssize(parts)) {
+      throw tessera::ConfigError("matrices decay and vectors do not, and " + name +
+                                 " holds both: set parallel.fsdp.use_orig_params");
+    }
+    (num_matrices != 0 ? matrices : vectors).push_back(tensor);
+  }
   const auto with_decay = [&](double decay) {
     return std::make_unique<tessera::optim::AdamWOptions>(
         tessera::optim::AdamWOptions(options.learning_rate()).betas({0.9, 0.95}).weight_decay(decay));
@@ -43,7 +52,7 @@ at::Tensor loss_of(Gpt2& model, const tessera::TokenBatch& batch, const TrainGpt
 }
 
 /// One update's worth of backward passes; the loss of the step, over all ranks.
-double backward(Gpt2& model, const tessera::DistributedModel& ddp, const tessera::TokenBatch& batch,
+double backward(Gpt2& model, const tessera::ParallelModel& parallel, const tessera::TokenBatch& batch,
                 const tessera::World& world, const TrainGptOptions& options) {
   const auto inputs = batch.input.split(options.micro_batch());
   const auto targets = batch.target.split(options.micro_batch());
@@ -58,7 +67,7 @@ double backward(Gpt2& model, const tessera::DistributedModel& ddp, const tessera
     if (i + 1 == inputs.size()) {
       pass();
     } else {
-      const auto alone = ddp.no_sync();  // gradients are averaged once, with the last micro-batch
+      const auto alone = parallel.no_sync();  // gradients are averaged once, with the last micro-batch
       pass();
     }
   }
@@ -67,9 +76,10 @@ double backward(Gpt2& model, const tessera::DistributedModel& ddp, const tessera
 }
 
 /// In nats a token, of the first samples of `data`, which the ranks share.
-double validate(Gpt2& model, const tessera::TokenDataset& data, const tessera::World& world,
-                const TrainGptOptions& options) {
+double validate(Gpt2& model, const tessera::ParallelModel& parallel, const tessera::TokenDataset& data,
+                const tessera::World& world, const TrainGptOptions& options) {
   const torch::NoGradGuard no_grad;
+  parallel.sync_buffers();
   model->eval();
   const auto num_samples = std::min(options.validation_samples(), data.size());
   tessera::Sampler sampler(num_samples, world.rank(), world.size(),
@@ -79,9 +89,10 @@ double validate(Gpt2& model, const tessera::TokenDataset& data, const tessera::W
                                .global_batch(options.micro_batch() * world.size()));
   at::Tensor sums = at::zeros({2}, at::kDouble);
   while (const auto part = sampler.next()) {
-    if (part->samples.empty()) continue;
     const auto count = static_cast<double>(part->samples.size());
-    sums[0] += loss_of(model, data.batch(part->samples), options).item<double>() * count;
+    // Ranks that share weights compute together: who has no sample left takes one that does not count.
+    const auto samples = part->samples.empty() ? std::vector<std::int64_t>{0} : part->samples;
+    sums[0] += loss_of(model, data.batch(samples), options).item<double>() * count;
     sums[1] += count;
   }
   world.comm().all_reduce(sums);
@@ -94,6 +105,7 @@ class Training {
   Training(Gpt2& model, const tessera::World& world, const TrainGptOptions& options);
   /// From the step that the checkpoints hold, if they hold one, to the last.
   void run();
+  const tessera::ParallelModel& parallel() const { return parallel_; }
 
  private:
   std::int64_t resume();
@@ -108,7 +120,7 @@ class Training {
   tessera::TokenDataset data_;
   std::optional<tessera::TokenDataset> validation_;
   tessera::Loader<tessera::TokenBatch> loader_;
-  tessera::DistributedModel ddp_;
+  tessera::ParallelModel parallel_;
   tessera::optim::AdamW optimizer_;
   tessera::LrSchedule schedule_;
   tessera::TrainingState state_;
@@ -124,14 +136,14 @@ Training::Training(Gpt2& model, const tessera::World& world, const TrainGptOptio
       loader_(tessera::Sampler(data_.size(), world.rank(), world.size(),
                                tessera::SamplerOptions().seed(options.seed()).global_batch(options.global_batch())),
               [data = data_](const tessera::SampleBatch& part) { return data.batch(part.samples); }),
-      ddp_(tessera::distribute(model, world, options.ddp())),
-      optimizer_(parameter_groups(model, options)),
+      parallel_(tessera::parallelize(model, make_mesh(world, options.parallel()), options.parallel())),
+      optimizer_(parameter_groups(parallel_, options)),
       schedule_(optimizer_, options.schedule()),
       state_(world),
       observer_(tessera::make_observer(world, options.observe(),
                                        {.total_steps = options.steps(), .config = tessera::print_config(options)})) {
   if (!options.validation().empty()) validation_ = open_tokens(options.validation(), options);
-  state_.model(ddp_).optimizer(optimizer_).schedule(schedule_).sampler(loader_);
+  state_.model(parallel_).optimizer(optimizer_).schedule(schedule_).sampler(loader_);
 }
 
 /// How many steps are done: none at the first start.
@@ -150,8 +162,8 @@ tessera::observe::StepRecord Training::step(std::int64_t number) {
   const auto start = std::chrono::steady_clock::now();
   optimizer_.zero_grad();
   tessera::observe::StepRecord record{.step = number};
-  record.loss = backward(model_, ddp_, *batch, world_, options_);
-  record.gradient_norm = tessera::clip_grad_norm(model_->parameters(), options_.clip());
+  record.loss = backward(model_, parallel_, *batch, world_, options_);
+  record.gradient_norm = tessera::clip_grad_norm(parallel_, options_.clip());
   record.learning_rate = schedule_.factor() * options_.learning_rate();
   optimizer_.step();
   schedule_.advance();
@@ -164,7 +176,8 @@ void Training::run() {
   for (std::int64_t number = resume() + 1; number <= options_.steps(); ++number) {
     auto record = step(number);
     const bool validates = validation_ && is_due(number, options_.validate_every());
-    if (validates) record.scalars.emplace_back("validation/loss", validate(model_, *validation_, world_, options_));
+    if (validates)
+      record.scalars.emplace_back("validation/loss", validate(model_, parallel_, *validation_, world_, options_));
     observer_->record(record);
     if (validates && world_.rank() == 0) {
       observer_->print("step " + std::to_string(number) + ": validation loss " +
@@ -183,7 +196,9 @@ void run(const TrainGptOptions& options) {
   const auto world = tessera::init();
   torch::manual_seed(options.seed());
   Gpt2 model(options.model());
-  Training(model, world, options).run();
+  Training training(model, world, options);
+  training.run();
+  const auto whole = training.parallel().gather();  // rank 0 goes on alone
   if (world.rank() != 0) return;
   if (!options.out().empty()) tessera::models::save_gpt2(model, options.out());
   const auto text = generate(model, tessera::models::bytes_to_tokens(options.prompt()), options.sample());

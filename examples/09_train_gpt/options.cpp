@@ -31,7 +31,7 @@ const FieldList<TrainGptOptions>& TrainGptOptions::fields() {
           .add("prompt", &TrainGptOptions::prompt_, "What the trained model is to continue.")
           .section("model", &TrainGptOptions::model_, tessera::models::Gpt2Config::fields())
           .section("schedule", &TrainGptOptions::schedule_, tessera::ScheduleOptions::fields())
-          .section("ddp", &TrainGptOptions::ddp_, tessera::DdpOptions::fields())
+          .section("parallel", &TrainGptOptions::parallel_, tessera::ParallelizeOptions::fields())
           .section("checkpoint", &TrainGptOptions::checkpoint_, tessera::CheckpointOptions::fields())
           .section("observe", &TrainGptOptions::observe_, tessera::ObserveOptions::fields())
           .section("sample", &TrainGptOptions::sample_, tessera::models::GenerateOptions::fields());

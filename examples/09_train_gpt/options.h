@@ -1,9 +1,9 @@
 #pragma once
 
 #include <tessera/checkpoint/checkpoint_options.h>
-#include <tessera/data_parallel/ddp_options.h>
 #include <tessera/observe/observe_options.h>
 #include <tessera/optim/schedule.h>
+#include <tessera/train/parallelize.h>
 
 #include <torch/arg.h>
 
@@ -44,7 +44,9 @@ struct TrainGptOptions {
   TORCH_ARG(tessera::models::Gpt2Config, model) =
       tessera::models::Gpt2Config().vocab_size(256).context(128).width(192).num_layers(4).num_heads(6).dropout(0.0);
   TORCH_ARG(tessera::ScheduleOptions, schedule);
-  TORCH_ARG(tessera::DdpOptions, ddp);
+  /// How the ranks share the model. Parameters keep their own tensors, since some of them decay and some do not.
+  TORCH_ARG(tessera::ParallelizeOptions,
+            parallel) = tessera::ParallelizeOptions().fsdp(tessera::FsdpOptions().use_orig_params(true));
   TORCH_ARG(tessera::CheckpointOptions, checkpoint) = tessera::CheckpointOptions().keep_last(2).asynchronous(true);
   TORCH_ARG(tessera::ObserveOptions, observe);
   TORCH_ARG(tessera::models::GenerateOptions, sample);

@@ -55,11 +55,14 @@
 #include <tessera/optim/schedule.h>
 #include <tessera/recompute/checkpoint.h>
 #include <tessera/recompute/checkpoint_sequential.h>
+#include <tessera/recompute/recomputable.h>
+#include <tessera/shard/parallel_model.h>
 #include <tessera/tokens/pack.h>
 #include <tessera/tokens/token_file.h>
 #include <tessera/tokens/token_writer.h>
 #include <tessera/tokens/tokenizer.h>
 #include <tessera/train/loader.h>
+#include <tessera/train/parallelize.h>
 #include <tessera/train/restore_options.h>
 #include <tessera/train/sampler.h>
 #include <tessera/train/token_dataset.h>

@@ -1,6 +1,7 @@
 #include "gpt2/gpt2.h"
 
 #include <tessera/core/error.h>
+#include <tessera/recompute/checkpoint.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
@@ -11,6 +12,7 @@
 #include <torch/nn/options/embedding.h>
 
 #include <cmath>
+#include <memory>
 #include <string>
 
 namespace tessera::models {
@@ -74,7 +76,12 @@ at::Tensor Gpt2Impl::features(const at::Tensor& tokens, KvCache* cache) {
       at::arange(num_before, num_before + num_tokens, at::TensorOptions(at::kLong).device(tokens.device()));
   at::Tensor x = at::dropout(wte_(tokens) + wpe_(positions), config_.embedding_dropout(), is_training());
   std::int64_t layer = 0;
-  for (const auto& block : *h_) x = block->as<Gpt2BlockImpl>()->forward(x, cache, layer++);
+  for (const auto& module : *h_) {
+    const auto block = std::dynamic_pointer_cast<Gpt2BlockImpl>(module);
+    const auto run = [block, cache, layer](const at::Tensor& input) { return block->forward(input, cache, layer); };
+    x = recomputes_ && cache == nullptr ? checkpoint(run, x) : run(x);
+    ++layer;
+  }
   if (cache != nullptr) cache->advance(num_tokens);
   return ln_f_(x);
 }

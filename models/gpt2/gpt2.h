@@ -1,5 +1,7 @@
 #pragma once
 
+#include <tessera/recompute/recomputable.h>
+
 #include <ATen/core/Generator.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
@@ -14,7 +16,7 @@ namespace tessera::models {
 /// GPT-2, in plain LibTorch. The names of its parameters are Hugging Face's (`h.0.attn.c_attn.weight`); the output
 /// layer is the token embedding. Fresh weights are drawn as GPT-2's were, from LibTorch's generator, so
 /// torch::manual_seed() decides them.
-class Gpt2Impl : public torch::nn::Module {
+class Gpt2Impl : public torch::nn::Module, public Recomputable {
  public:
   /// Throws ConfigError for a configuration that makes no sense.
   explicit Gpt2Impl(const Gpt2Config& config);
@@ -33,6 +35,9 @@ class Gpt2Impl : public torch::nn::Module {
   /// Draws all weights anew; without a generator from LibTorch's own.
   void reset_parameters(const std::optional<at::Generator>& generator = std::nullopt);
 
+  /// Blocks run again in backward, instead of keeping what they computed. Not with a cache.
+  void set_recompute(bool recompute) override { recomputes_ = recompute; }
+
   const Gpt2Config& config() const { return config_; }
   KvCache make_cache(std::int64_t batch) const;
 
@@ -40,6 +45,7 @@ class Gpt2Impl : public torch::nn::Module {
   void check_tokens(const at::Tensor& tokens, std::int64_t num_before) const;
 
   Gpt2Config config_;
+  bool recomputes_ = false;
   torch::nn::Embedding wte_{nullptr};
   torch::nn::Embedding wpe_{nullptr};
   torch::nn::ModuleList h_{nullptr};

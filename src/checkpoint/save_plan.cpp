@@ -14,7 +14,6 @@
 
 #include "checkpoint/group_files.h"
 #include "checkpoint/safetensors_header.h"
-#include "checkpoint/slice_members.h"
 #include "checkpoint/writer_shares.h"
 
 namespace tessera::checkpoints {

@@ -1,13 +1,9 @@
 #include "data_parallel/ddp_state.h"
 
 #include <tessera/core/error.h>
-#include <tessera/intercept/in_backward.h>
+#include <tessera/intercept/backward_pass.h>
 #include <tessera/intercept/random_draws.h>
 
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/graph_task.h>
-#include <torch/csrc/autograd/utils/lambda_post_hook.h>
-#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -29,6 +25,7 @@ std::vector<std::string> lines_of(const torch::nn::Module& model, const Communic
   try {
     resolve(options, comm);
     trained_parameters_of(model);
+    refuse_devices(model);
     refuse_renormalising_modules(model);
     if (options.reproducible()) refuse_irreproducible_modules(model);
   } catch (const ConfigError& fault) {
@@ -69,9 +66,11 @@ std::shared_ptr<DdpState> DdpState::make(std::shared_ptr<torch::nn::Module> mode
   if (!model) throw ConfigError("there is no model to distribute: the pointer is null");
   require_same_lines(comm, lines_of(*model, comm, options));
   std::shared_ptr<DdpState> state(new DdpState(std::move(model), comm, resolve(options, comm)));
+  state->passes_.emplace(state);
   state->hook_parameters();
   state->listen_to_parameters();
   state->start_watching(notice);
+  shard::note_shared(state);
   return state;
 }
 
@@ -81,8 +80,8 @@ DdpState::DdpState(std::shared_ptr<torch::nn::Module> model, const Communicator&
       settings_(settings),
       parameters_(trained_parameters_of(*model_)),
       all_parameters_(parameters_of(*model_)),
-      thread_(std::this_thread::get_id()),
       may_lack_(settings.find_unused_parameters || settings.static_graph || settings.delay_all_reduce) {
+  refuse_devices(*model_);
   refuse_renormalising_modules(*model_);
   if (settings_.reproducible) refuse_irreproducible_modules(*model_);
   if (!settings_.init_sync) return;
@@ -94,29 +93,27 @@ DdpState::~DdpState() { unhook_parameters(); }
 
 void DdpState::unhook_parameters() {
   sync_.reset();
-  for (const Hook& hook : hooks_) hook.accumulator->del_post_hook(hook.key);
-  hooks_.clear();
+  nodes_.clear();
 }
 
-void DdpState::hook_parameters() {
+void DdpState::hook_parameters(const GradientSync::Buckets& given_buckets) {
   for (std::size_t i = 0; i < parameters_.tensors.size(); ++i) {
-    auto accumulator = torch::autograd::impl::grad_accumulator(parameters_.tensors[i]);
-    auto on_gradient = [weak = weak_from_this(), i](const torch::autograd::variable_list& outputs,
-                                                    const torch::autograd::variable_list&) {
+    nodes_.emplace_back(parameters_.tensors[i]).after_adding([weak = weak_from_this(), i] {
       if (const auto state = weak.lock()) state->on_gradient(i);
-      return outputs;
-    };
-    const auto key =
-        accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(std::move(on_gradient)));
-    hooks_.push_back({std::move(accumulator), key});
+    });
   }
+  num_own_users_.assign(nodes_.size(), 1);
+  for (std::size_t i = 0; i < nodes_.size(); ++i) num_own_users_[i] -= nodes_[i].num_users();
   // After ours, so that the reducer's hooks run after them.
   if (settings_.reproducible) {
     sync_ = std::make_unique<TreeSync>(parameters_, comm_, settings_);
   } else {
     sync_ = std::make_unique<ReducerSync>(parameters_, comm_, settings_);
   }
+  for (std::size_t i = 0; i < nodes_.size(); ++i) num_own_users_[i] += nodes_[i].num_users();
   num_passes_ = 0;
+  must_hook_anew_ = false;
+  if (!given_buckets.empty()) sync_->set_buckets(given_buckets);
 }
 
 void DdpState::listen_to_parameters() {
@@ -150,34 +147,40 @@ void DdpState::watch_frozen_parameters() {
   frozen_watch_.pause();
 }
 
-bool DdpState::have_parameters_moved() const {
-  return std::any_of(hooks_.begin(), hooks_.end(), [this](const Hook& hook) {
-    const auto& parameter = parameters_.tensors[static_cast<std::size_t>(&hook - hooks_.data())];
-    return torch::autograd::impl::try_get_grad_accumulator(parameter) != hook.accumulator;
-  });
+bool DdpState::needs_hooks() const {
+  if (must_hook_anew_) return true;
+  // Somebody gave a parameter other memory, as torch::load does; autograd then forgets its hooks without a word.
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    if (!nodes_[i].is_of(parameters_.tensors[i])) return true;
+  }
+  return false;
 }
 
-void DdpState::hook_parameters_that_moved() {
-  if (!have_parameters_moved()) return;
-  // Somebody gave a parameter other memory, as torch::load does; autograd then forgets its hooks without a word.
+void DdpState::renew_hooks() {
+  if (!needs_hooks()) return;
+  const GradientSync::Buckets given = sync_->given_buckets();
   unhook_parameters();
-  hook_parameters();
+  hook_parameters(given);
 }
 
 void DdpState::on_arrival(std::size_t index) {
+  if (passes_->is_foreign(parameters_.tensors[index])) {
+    throw ConfigError("a backward pass of a distributed model runs on another thread than distribute() (rank " +
+                      std::to_string(comm_.world_rank()) +
+                      "): its gradients would be mixed with that one's. Other threads may evaluate, under NoGradGuard");
+  }
   raise_kept_error();
+  // Here, before any hook of the node is called: they are made anew.
+  if (!passes_->is_in_pass()) passes_->find_failure();
   // Buckets are dense. An average of sparse gradients is not much less so.
   at::Tensor& gradient = parameters_.tensors[index].mutable_grad();
   if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
-  const bool has_begun = phase_ == Phase::kBackward && torch::autograd::get_current_graph_task_id() == backward_task_;
-  if (has_begun || !have_parameters_moved()) return;
+  if (passes_->is_in_pass() || !needs_hooks()) return;
   if (!trains_the_same()) refuse_changed_flags();
   // Since the forward began, it seems, as Module::to does: to cast a parameter is to compute with it. The forward that
   // counts came later then, and went through the nodes of now.
-  hook_parameters_that_moved();
-  if (phase_ == Phase::kForward && sync_wanted_) sync_->before_forward();
-  const auto* in_graph = torch::autograd::get_current_graph_task_nodes_in_graph();
-  if (!in_graph || in_graph->contains(hooks_[index].accumulator.get())) return;
+  renew_hooks();
+  if (nodes_[index].will_run()) return;
   throw ConfigError("the parameter " + parameters_.names[index] +
                     " was given other memory between a forward and its backward (rank " +
                     std::to_string(comm_.world_rank()) +
@@ -187,7 +190,7 @@ void DdpState::on_arrival(std::size_t index) {
 
 void DdpState::on_frozen_arrival(std::size_t index) {
   raise_kept_error();
-  if (phase_ != Phase::kBetween) refuse_changed_flags();
+  if (passes_->phase() != Phase::kBetween) refuse_changed_flags();
   throw ConfigError("the parameter " + all_parameters_.names[index] +
                     " was unfrozen, and its forward was not seen (rank " + std::to_string(comm_.world_rank()) +
                     "): it ran on another thread than distribute(), or computes with what is trained only inside a "
@@ -236,10 +239,9 @@ void DdpState::start_watching(ForwardNotice notice) {
 bool DdpState::begins_forward(const intercept::Use& use) const {
   // An optimizer and an evaluation use parameters without a graph, a logger what is detached from it; and what backward
   // computes, again or for the first time, is no forward.
-  if (std::this_thread::get_id() != thread_ || !at::GradMode::is_enabled()) return false;
+  if (!passes_->is_own_thread() || intercept::present_pass() != intercept::Pass::kForward) return false;
   // The second name is that of the record that detach() makes inside itself.
-  const bool detaches = use.operator_name() == "aten::detach" || use.operator_name() == "detach";
-  if (detaches || intercept::in_backward()) return false;
+  if (use.operator_name() == "aten::detach" || use.operator_name() == "detach") return false;
   // One that is frozen is used as it is, by a layer in front whose buffers should be rank 0's.
   return use.tensor().requires_grad() ||
          std::any_of(all_parameters_.tensors.begin(), all_parameters_.tensors.end(),
@@ -256,25 +258,27 @@ void DdpState::on_use(const intercept::Use& use) {
 }
 
 void DdpState::on_operator(std::string_view operator_name) {
-  if (std::this_thread::get_id() != thread_ || phase_ == Phase::kBetween || kept_error_) return;
+  if (!passes_->is_own_thread() || passes_->phase() == Phase::kBetween || kept_error_) return;
   if (!intercept::draws_random_numbers(operator_name)) return;
   kept_error_ = std::make_exception_ptr(refusal_of_random_operator(operator_name, comm_.world_rank()));
 }
 
 void DdpState::begin_forward() {
-  const bool wanted = num_no_sync_ == 0;
-  require_pass_complete();
-  const bool prepared = phase_ == Phase::kForward && sync_wanted_;
-  if (phase_ == Phase::kBetween) {
+  passes_->find_failure();
+  if (passes_->phase() == Phase::kBetween) {
     follow_frozen_parameters();
-    hook_parameters_that_moved();
+    renew_hooks();
+    sync_->before_forward();
+    took_buffers_ = false;
   } else if (!trains_the_same()) {
     refuse_changed_flags();
   }
-  if (wanted && !prepared) before_synchronised_forward();
-  phase_ = Phase::kForward;
-  seen_forward_ = true;
-  sync_wanted_ = wanted;
+  passes_->enter_forward();
+  // In a join() they are taken after each backward: a rank without batches hears of no forward.
+  if (settings_.broadcast_buffers && !took_buffers_ && !passes_->is_in_no_sync() && !joining_) {
+    took_buffers_ = true;
+    take_buffers(0);
+  }
   if (!settings_.reproducible) watch_.pause();
   frozen_watch_.resume();
 }
@@ -288,16 +292,8 @@ void DdpState::on_frozen_use(const intercept::Use& use) {
   }
 }
 
-void DdpState::require_pass_complete() const {
-  if (phase_ != Phase::kBackward) return;
-  throw ConfigError("a forward began before the last backward pass was complete (rank " +
-                    std::to_string(comm_.world_rank()) +
-                    "): that pass failed, or runs on another thread. After a failure distribute the model anew");
-}
-
 void DdpState::refuse_changed_flags() {
-  require_pass_complete();
-  phase_ = Phase::kBetween;
+  passes_->leave_forward();
   frozen_watch_.pause();
   watch_.resume();
   throw ConfigError("parameters were frozen or unfrozen after their forward had begun (rank " +
@@ -306,104 +302,113 @@ void DdpState::refuse_changed_flags() {
                     "first computed with outside NoGradGuard, in a log line too. Freeze and unfreeze before that");
 }
 
-void DdpState::before_synchronised_forward() {
-  if (joining_) {
-    const int num_training = count_training_ranks(true);
-    sync_->set_divisor(divide_by_initial_size_ ? comm_.size() : num_training);
-  }
-  sync_->before_forward();
-  if (settings_.broadcast_buffers) sync_buffers(first_training_rank_);
+std::vector<ModelAxis> DdpState::axes() const {
+  shard::require_uncut(*model_, "distribute()");
+  return {{comm_, false}};
 }
 
-void DdpState::sync_buffers(int root) { buffer_sync_.take(comm_, buffers_of(*model_).tensors, root); }
+void DdpState::sync_buffers() {
+  require_between_steps("sync_buffers");
+  take_buffers(0);
+}
+
+void DdpState::take_buffers(int root, bool graphs_live) {
+  buffer_sync_.take(comm_, buffers_of(*model_).tensors, root, graphs_live);
+}
+
+bool DdpState::other_graphs_live() const {
+  if (buffers_of(*model_).tensors.empty()) return false;
+  std::vector<const intercept::GradientNode*> nodes;
+  for (const intercept::GradientNode& node : nodes_) nodes.push_back(&node);
+  return intercept::other_graphs_live(nodes, num_own_users_);
+}
 
 void DdpState::enter_no_sync() {
   if (settings_.reproducible) {
     throw ConfigError("reproducible mode adds up the micro-batches of a step itself: leave no_sync() out");
   }
-  ++num_no_sync_;
-  watch_.resume();  // the next forward decides anew
+  passes_->enter_no_sync();
 }
 
 void DdpState::leave_no_sync() {
-  --num_no_sync_;
-  watch_.resume();
+  passes_->leave_no_sync();
+  watch_.resume();  // the next forward takes buffers, if this one has not
 }
 
 // ---- backward -------------------------------------------------------------------------------------------------------
 
 void DdpState::on_gradient(std::size_t index) {
-  raise_kept_error();
-  if (torch::autograd::get_current_graph_task_id() != backward_task_) start_backward();
-  if (sync_wanted_) sync_->gradient_came(index);
+  passes_->enter_gradients();
+  if (passes_->averages()) sync_->gradient_came(index);
 }
 
-void DdpState::start_backward() {
-  const std::string who = " (rank " + std::to_string(comm_.world_rank()) + ")";
-  if (phase_ == Phase::kBackward) {
-    throw ConfigError(
-        "a backward pass began inside another one, or after one that failed" + who +
-        ". Neither can be averaged. To recompute activations use tessera::checkpoint(), which needs no second pass; "
-        "after a failure distribute the model anew");
-  }
-  if (phase_ == Phase::kBetween && (!seen_forward_ || sync_wanted_)) {
-    throw ConfigError(
-        std::string(seen_forward_ ? "a second backward pass ran after one forward"
-                                  : "a backward pass ran whose forward was not seen: it was before the model was "
-                                    "distributed, or on another thread than distribute()") +
-        who + ". Its gradients would not be averaged. Add the losses and call backward once, or run the forward again");
-  }
+void DdpState::on_nested_backward() {
+  throw ConfigError("a backward pass began inside another one (rank " + std::to_string(comm_.world_rank()) +
+                    "): that cannot be averaged. To recompute activations use tessera::checkpoint(), which needs no "
+                    "second pass");
+}
+
+void DdpState::on_backward() {
   if (!trains_the_same()) refuse_changed_flags();
-  backward_task_ = torch::autograd::get_current_graph_task_id();
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
-    if (const auto state = weak.lock()) state->end_backward();
-  });
-  phase_ = Phase::kBackward;
-  keeps_graph_ = torch::autograd::get_current_graph_task_keep_graph();
-  const bool is_first = num_passes_++ == 0;
-  if (is_first && !sync_wanted_ && settings_.static_graph) {
-    throw ConfigError("with static_graph(true) the first backward pass teaches the graph" + who +
-                      ": run it outside no_sync()");
+  const bool is_first = num_passes_ == 0;
+  if (is_first && !passes_->averages() && settings_.static_graph) {
+    throw ConfigError("with static_graph(true) the first backward pass teaches the graph (rank " +
+                      std::to_string(comm_.world_rank()) + "): run it outside no_sync()");
   }
-  if (!sync_wanted_) return;
+  ++num_passes_;
+  if (!passes_->averages()) return;
   const auto used = parameters_in_this_backward();
   if (!may_lack_) require_all_used(used);
+  is_averaging_ = true;
+  if (joining_) {
+    const int num_training = count_training_ranks(true);
+    sync_->set_divisor(divide_by_initial_size_ ? comm_.size() : num_training);
+  }
   sync_->backward_starts(used, is_first);
 }
 
-void DdpState::end_backward() {
-  phase_ = Phase::kBetween;
+void DdpState::on_backward_end(bool had_gradients) {
+  if (!had_gradients) return;
   frozen_watch_.pause();
   watch_.resume();
   raise_kept_error();
-  ++(sync_wanted_ ? statistics_.num_synchronised : statistics_.num_unsynchronised);
-  if (!sync_wanted_) return;
+  ++(passes_->averages() ? statistics_.num_synchronised : statistics_.num_unsynchronised);
+  if (!passes_->averages()) return;
   sync_->backward_ends();
   // Behind what the reducer has queued to finish its buckets.
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+  intercept::at_end_of_backward([weak = weak_from_this()] {
     if (const auto state = weak.lock()) state->after_synchronised_backward();
   });
 }
 
+void DdpState::on_backward_dropped() noexcept {
+  frozen_watch_.pause();
+  watch_.resume();
+  if (!is_averaging_) return;
+  // Some of them are sums, some parts of sums, some of this rank alone: of no use to anybody.
+  for (const at::Tensor& parameter : parameters_.tensors) parameter.mutable_grad() = at::Tensor();
+}
+
+void DdpState::on_backward_failure() {
+  if (!std::exchange(is_averaging_, false)) return;
+  // The reducer waits for the rest of that pass, and what hooks remember is of gradients that are gone.
+  sync_->abandon();
+  settings_.hook->load_memory({});
+  must_hook_anew_ = true;  // by who knows that the same parameters are trained
+}
+
 void DdpState::after_synchronised_backward() {
+  is_averaging_ = false;
   sync_->gradients_are_final();
   // Not only before the next forward: a model may compute with a buffer before any parameter tells that one begins.
-  if (settings_.broadcast_buffers && (joining_ || !keeps_graph_)) sync_buffers(first_training_rank_);
+  if (settings_.broadcast_buffers && (joining_ || !passes_->keeps_graph())) {
+    take_buffers(first_training_rank_, other_graphs_live());
+  }
 }
 
 std::vector<bool> DdpState::parameters_in_this_backward() const {
-  const auto* in_graph = torch::autograd::get_current_graph_task_nodes_in_graph();
-  const auto* planned = torch::autograd::get_current_graph_task_exec_info();
-  std::vector<bool> used(hooks_.size(), true);
-  for (std::size_t i = 0; in_graph && i < hooks_.size(); ++i) {
-    auto* const node = hooks_[i].accumulator.get();
-    used[i] = in_graph->contains(node);
-    // A pass for some inputs only plans which nodes run.
-    if (used[i] && planned && !planned->empty()) {
-      const auto found = planned->find(node);
-      used[i] = found != planned->end() && found->second.should_execute();
-    }
-  }
+  std::vector<bool> used;
+  for (const intercept::GradientNode& node : nodes_) used.push_back(node.will_run());
   return used;
 }
 
@@ -425,13 +430,18 @@ void DdpState::require_all_used(const std::vector<bool>& used) const {
 
 void DdpState::require_no_backward(const char* what) {
   raise_kept_error();
-  if (phase_ != Phase::kBackward) return;
-  refuse_within_step(what, "A backward pass is under way, or failed: after a failure distribute the model anew");
+  passes_->find_failure();
+  if (must_hook_anew_) {
+    follow_frozen_parameters();
+    renew_hooks();
+  }
+  if (passes_->phase() != Phase::kBackward) return;
+  refuse_within_step(what, "A backward pass is under way");
 }
 
 void DdpState::require_between_steps(const char* what) {
   require_no_backward(what);
-  if (phase_ == Phase::kBetween) return;
+  if (passes_->phase() == Phase::kBetween) return;
   refuse_within_step(what,
                      "A forward begins when a parameter is first computed with outside NoGradGuard, in a log line too");
 }

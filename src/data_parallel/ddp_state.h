@@ -2,17 +2,18 @@
 
 #include <tessera/comm/communicator.h>
 #include <tessera/data_parallel/distribute.h>
+#include <tessera/intercept/gradient_node.h>
 #include <tessera/intercept/gradient_notice.h>
+#include <tessera/intercept/pass_tracker.h>
 #include <tessera/intercept/watch.h>
-
-#include <torch/csrc/autograd/function.h>
 
 #include <exception>
 #include <memory>
-#include <thread>
+#include <optional>
 #include <vector>
 
 #include <tessera/shard/buffer_sync.h>
+#include <tessera/shard/model_state.h>
 #include <tessera/shard/named_tensors.h>
 #include "data_parallel/ddp_settings.h"
 #include "data_parallel/gradient_sync.h"
@@ -22,16 +23,26 @@ namespace tessera::data_parallel {
 /// Who tells that a forward begins: the first operator that takes a parameter, or a wrapper around the model.
 enum class ForwardNotice { kOperator, kWrapper };
 
-/// A distributed model on one rank: knows whether it is in forward, in backward or in neither, and makes the gradients
-/// of each backward pass averages. See docs/design/interception.md.
-class DdpState : public intercept::Listener, public std::enable_shared_from_this<DdpState> {
+/// A distributed model on one rank: makes the gradients of each backward pass averages.
+/// See docs/design/interception.md.
+class DdpState : public intercept::Listener,
+                 public intercept::PassListener,
+                 public shard::ModelState,
+                 public std::enable_shared_from_this<DdpState> {
  public:
   /// Collective: over `comm`.
   static std::shared_ptr<DdpState> make(std::shared_ptr<torch::nn::Module> model, const Communicator& comm,
                                         const DdpOptions& options, ForwardNotice notice);
   ~DdpState() override;
 
-  const torch::nn::Module& model() const { return *model_; }
+  const std::shared_ptr<torch::nn::Module>& module() const override { return model_; }
+  std::vector<ModelAxis> axes() const override;
+  std::vector<TrainedTensor> trained() const override { return shard::whole_parameters(*model_, 1); }
+  std::vector<StateSlice> state_slices() const override { return shard::whole_state(*model_); }
+  void enter_no_sync() override;
+  void leave_no_sync() override;
+  void sync_buffers() override;
+
   const NamedTensors& parameters() const { return parameters_; }
   const Communicator& comm() const { return comm_; }
   GradientHook& hook() const { return *settings_.hook; }
@@ -40,9 +51,7 @@ class DdpState : public intercept::Listener, public std::enable_shared_from_this
 
   /// A forward begins: the wrapper's form. Throws what goes wrong.
   void begin_forward();
-  void enter_no_sync();
-  void leave_no_sync();
-  void sync_buffers(int root);
+  void take_buffers(int root, bool graphs_live = false);
 
   /// Returns the number of the join.
   int start_join(bool divide_by_initial_size);
@@ -58,14 +67,21 @@ class DdpState : public intercept::Listener, public std::enable_shared_from_this
   void on_use(const intercept::Use& use) override;
   void on_operator(std::string_view operator_name) override;
 
+  void on_backward() override;
+  void on_backward_end(bool had_gradients) override;
+  void on_backward_failure() override;
+  void on_backward_dropped() noexcept override;
+  void on_nested_backward() override;
+
  private:
-  enum class Phase { kBetween, kForward, kBackward };
+  using Phase = intercept::PassTracker::Phase;
 
   DdpState(std::shared_ptr<torch::nn::Module> model, const Communicator& comm, const DdpSettings& settings);
-  void hook_parameters();
+  void hook_parameters(const GradientSync::Buckets& given_buckets = {});
   void unhook_parameters();
-  bool have_parameters_moved() const;
-  void hook_parameters_that_moved();
+  bool needs_hooks() const;
+  /// With another reducer, if they have been lost or a pass has failed.
+  void renew_hooks();
   void listen_to_parameters();
   void raise_kept_error();
   /// Whether the parameters that are trained are those whose gradients are averaged.
@@ -76,20 +92,17 @@ class DdpState : public intercept::Listener, public std::enable_shared_from_this
   void watch_frozen_parameters();
   /// Whether a forward begins with it, if none is under way.
   bool begins_forward(const intercept::Use& use) const;
-  void before_synchronised_forward();
   void after_synchronised_backward();
   /// Of a parameter that was frozen when the forward began.
   void on_frozen_use(const intercept::Use& use);
-  void require_pass_complete() const;
   /// The forward is over with it: the next one begins with the parameters that are trained then.
   [[noreturn]] void refuse_changed_flags();
   void on_gradient(std::size_t index);
-  void start_backward();
   /// When the gradient of a trained parameter has been added, whatever became of the hooks above.
   void on_arrival(std::size_t index);
   /// The same of a parameter that was frozen when the last forward began.
   void on_frozen_arrival(std::size_t index);
-  void end_backward();
+  bool other_graphs_live() const;
   std::vector<bool> parameters_in_this_backward() const;
   void require_all_used(const std::vector<bool>& used) const;
   /// Collective: how many ranks train, and the first of them.
@@ -106,27 +119,21 @@ class DdpState : public intercept::Listener, public std::enable_shared_from_this
   std::shared_ptr<FrozenListener> frozen_listener_;
   intercept::Watch frozen_watch_;  // from a forward's beginning to the end of its backward
 
-  struct Hook {
-    c10::intrusive_ptr<torch::autograd::Node> accumulator;
-    std::uintptr_t key;
-  };
-  std::vector<Hook> hooks_;
+  std::vector<intercept::GradientNode> nodes_;      // of those that are trained
+  std::vector<std::size_t> num_own_users_;          // of each node: this object and the reducer
   std::vector<intercept::GradientNotice> notices_;  // of all parameters
 
-  std::thread::id thread_;  // that trains: other threads' operators are none of ours
-  bool may_lack_;           // a pass may leave parameters without gradient
-  Phase phase_ = Phase::kBetween;
-  bool seen_forward_ = false;
-  bool sync_wanted_ = false;  // of the last forward
-  int num_no_sync_ = 0;
+  std::optional<intercept::PassTracker> passes_;
+  bool may_lack_;                  // a pass may leave parameters without gradient
+  bool took_buffers_ = false;      // in the forward of now
+  bool is_averaging_ = false;      // from a pass's first gradient to its last
+  bool must_hook_anew_ = false;    // a pass has failed that averaged
   std::uint64_t num_passes_ = 0;   // since the parameters were hooked
-  int backward_task_ = -1;         // autograd's number of the pass
   std::exception_ptr kept_error_;  // of an operator's callback, which must not throw
   bool joining_ = false;
   int join_number_ = 0;
   bool divide_by_initial_size_ = true;
   int first_training_rank_ = 0;
-  bool keeps_graph_ = false;  // in the last backward: it is gone through again, and needs its buffers
   BufferSync buffer_sync_;
   DdpStatistics statistics_;
 };

@@ -1,5 +1,6 @@
 #include <tessera/data_parallel/distribute.h>
 #include <tessera/data_parallel/distributed_data_parallel.h>
+#include <tessera/intercept/pass_tracker.h>
 
 #include <torch/nn/module.h>
 
@@ -9,30 +10,23 @@
 
 namespace tessera {
 
-NoSync::NoSync(std::shared_ptr<data_parallel::DdpState> state) : state_(std::move(state)) { state_->enter_no_sync(); }
+DistributedModel::DistributedModel(std::shared_ptr<data_parallel::DdpState> state)
+    : ParallelModel(state), state_(std::move(state)) {}
 
-NoSync::~NoSync() { state_->leave_no_sync(); }
-
-DistributedModel::DistributedModel(std::shared_ptr<data_parallel::DdpState> state) : state_(std::move(state)) {}
-
-const std::vector<at::Tensor>& DistributedModel::parameters() const { return state_->parameters().tensors; }
-
-const std::vector<std::string>& DistributedModel::parameter_names() const { return state_->parameters().names; }
+std::vector<std::pair<std::string, at::Tensor>> DistributedModel::averaged_parameters() const {
+  std::vector<std::pair<std::string, at::Tensor>> averaged;
+  const NamedTensors& parameters = state_->parameters();
+  for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
+    averaged.emplace_back(parameters.names[i], parameters.tensors[i]);
+  }
+  return averaged;
+}
 
 const Communicator& DistributedModel::comm() const { return state_->comm(); }
 
-const torch::nn::Module& DistributedModel::module() const { return state_->model(); }
-
 GradientHook& DistributedModel::hook() const { return state_->hook(); }
 
-NoSync DistributedModel::no_sync() const { return NoSync(state_); }
-
 Join DistributedModel::join(bool divide_by_initial_size) const { return Join(state_, divide_by_initial_size); }
-
-void DistributedModel::sync_buffers() const {
-  state_->require_between_steps("sync_buffers");
-  state_->sync_buffers(0);
-}
 
 void DistributedModel::set_bucket_bytes(std::int64_t bucket_bytes) const {
   state_->require_between_steps("set_bucket_bytes");
@@ -60,6 +54,11 @@ DistributedModel distribute(std::shared_ptr<torch::nn::Module> model, const Rank
       data_parallel::DdpState::make(std::move(model), ranks.comm(), options, data_parallel::ForwardNotice::kOperator));
 }
 
+std::optional<DistributedModel> as_distributed(const ParallelModel& model) {
+  auto state = std::dynamic_pointer_cast<data_parallel::DdpState>(model.state());
+  return state ? std::optional<DistributedModel>(std::move(state)) : std::nullopt;
+}
+
 DistributedModel distribute_wrapped(std::shared_ptr<torch::nn::Module> model, const Ranks& ranks,
                                     const DdpOptions& options) {
   return DistributedModel(
@@ -67,7 +66,8 @@ DistributedModel distribute_wrapped(std::shared_ptr<torch::nn::Module> model, co
 }
 
 void begin_forward(const DistributedModel& model) {
-  if (at::GradMode::is_enabled()) model.state()->begin_forward();
+  // What backward computes again is no forward.
+  if (intercept::present_pass() == intercept::Pass::kForward) model.state()->begin_forward();
 }
 
 }  // namespace tessera

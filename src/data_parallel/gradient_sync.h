@@ -14,9 +14,10 @@ class GradientSync {
 
   virtual ~GradientSync() = default;
 
-  /// Collective: at the first use of a parameter in a forward whose gradients will be averaged.
-  virtual void before_forward() = 0;
-  /// Before the first gradient counts. `used[i]`: parameter i gets a gradient in this pass. `is_first`: of all passes.
+  /// At the first use of a parameter in a forward. Throws ConfigError when its gradients could not be averaged.
+  virtual void before_forward() {}
+  /// The first gradient of a pass that averages is there. `used[i]`: parameter i gets one in this pass. `is_first`: of
+  /// all passes. Collective.
   virtual void backward_starts(const std::vector<bool>& used, bool is_first) = 0;
   /// Parameter `index` has its gradient of this pass.
   virtual void gradient_came(std::size_t /*index*/) {}
@@ -25,8 +26,10 @@ class GradientSync {
   /// When they are averages, before `backward()` returns to the user.
   virtual void gradients_are_final() = 0;
 
-  /// Collective: what a rank without a batch does while the others run `before_forward`, and then a backward.
-  virtual void shadow_forward() = 0;
+  /// A pass was ended by an exception: what is under way is waited for, and this object is of no more use.
+  virtual void abandon() {}
+
+  /// Collective: what a rank without a batch does while the others run a backward.
   virtual void shadow_backward() = 0;
   /// What the sum over the ranks is divided by from now on.
   virtual void set_divisor(int divisor) = 0;
@@ -36,6 +39,8 @@ class GradientSync {
   virtual std::int64_t bucket_bytes() const = 0;
   virtual Buckets buckets() = 0;
   virtual void set_buckets(const Buckets& buckets) = 0;
+  /// Those that were set, for good; empty if none were.
+  virtual Buckets given_buckets() const { return {}; }
   virtual void set_micro_batch(std::int64_t index) = 0;
   /// Whether it keeps gradients of some micro-batches of a step, and waits for more.
   virtual bool is_within_step() const { return false; }

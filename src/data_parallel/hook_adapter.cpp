@@ -49,6 +49,16 @@ void HookAdapter::divide_the_rest(const c10d::GradBucket& bucket, std::size_t in
   }
 }
 
+void HookAdapter::abandon() noexcept {
+  for (const auto& [index, finish] : started_) {
+    try {
+      finish();
+    } catch (...) {  // it was in vain anyway
+    }
+  }
+  started_.clear();
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> HookAdapter::runHook(c10d::GradBucket& bucket) {
   const std::int64_t index = next_index_;
   if (is_divided_) divide_the_rest(bucket, static_cast<std::size_t>(index));

@@ -32,6 +32,8 @@ class HookAdapter : public c10d::CommHookInterface {
   void begin_pass() { next_index_ = 0; }
   /// Reduces a bucket without a reducer behind it, up to the last step.
   GradientHook::Finish start(const c10d::GradBucket& bucket);
+  /// Waits for what was started and not finished, whatever becomes of it.
+  void abandon() noexcept;
   void set_divisor(int divisor) { divisor_ = divisor; }
   int divisor() const { return divisor_; }
   /// The gradients in the buckets are divided already, but for parameters of which `is_divided` says otherwise: those

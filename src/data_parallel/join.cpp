@@ -35,7 +35,8 @@ int DdpState::start_join(bool divide_by_initial_size) {
   if (joining_) throw ConfigError("this model is in a join() already; finish() it first");
   // Here, where all ranks are: one without batches has no forward.
   follow_frozen_parameters();
-  hook_parameters_that_moved();
+  renew_hooks();
+  if (settings_.broadcast_buffers) take_buffers(0);
   joining_ = true;
   divide_by_initial_size_ = divide_by_initial_size;
   return ++join_number_;
@@ -61,13 +62,11 @@ int DdpState::count_training_ranks(bool this_one) {
 void DdpState::finish_join() {
   if (!joining_) throw ConfigError("finish() was called twice, or after an error");
   require_between_steps("finish()");
-  // In the order of before_synchronised_forward and a backward pass.
+  // In the order of a backward pass.
   while (const int num_training = count_training_ranks(false)) {
     sync_->set_divisor(divide_by_initial_size_ ? comm_.size() : num_training);
-    sync_->shadow_forward();
-    if (settings_.broadcast_buffers) sync_buffers(first_training_rank_);
     sync_->shadow_backward();
-    if (settings_.broadcast_buffers) sync_buffers(first_training_rank_);
+    if (settings_.broadcast_buffers) take_buffers(first_training_rank_);
   }
   const NamedTensors state = state_of(*model_);
   broadcast_all(comm_, state.tensors, first_training_rank_);

@@ -2,9 +2,8 @@
 
 #include <tessera/comm/memory_scope.h>
 #include <tessera/core/error.h>
-
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/variable.h>
+#include <tessera/intercept/backward_pass.h>
+#include <tessera/intercept/gradient_node.h>
 
 #include <ATen/ATen.h>
 #include <ATen/ScalarOps.h>
@@ -19,14 +18,6 @@
 #include "data_parallel/bucket_gradients.h"
 
 namespace tessera::data_parallel {
-namespace {
-
-/// A node that only leads to others.
-struct Fan : torch::autograd::Node {
-  torch::autograd::variable_list apply(torch::autograd::variable_list&& /*gradients*/) override { return {}; }
-};
-
-}  // namespace
 
 ReducerSync::ReducerSync(const NamedTensors& parameters, const Communicator& comm, const DdpSettings& settings)
     : parameters_(parameters.tensors), comm_(comm), settings_(settings) {
@@ -125,36 +116,27 @@ void ReducerSync::arrange(const Indices& buckets) {
   adapter_->set_parameters(std::move(parameters));
 }
 
-void ReducerSync::before_forward() {
-  reducer_->prepare_for_forward();
-  rebuild_buckets();
-}
-
-at::Tensor ReducerSync::output_that_reaches(const std::vector<bool>& used) const {
-  // The reducer searches the graph for the parameters that some outputs reach. The engine has told which those are: an
-  // output made up for them spares it all but one step.
-  torch::autograd::edge_list edges;
-  for (std::size_t i = 0; i < used.size(); ++i) {
-    if (used[i]) edges.push_back(torch::autograd::impl::gradient_edge(parameters_[i]));
-  }
-  auto fan = c10::make_intrusive<Fan>();
-  fan->set_next_edges(std::move(edges));
-  const at::Tensor output = at::empty({0});
-  torch::autograd::impl::set_gradient_edge(output, {std::move(fan), 0});
-  return output;
-}
-
 void ReducerSync::backward_starts(const std::vector<bool>& used, bool is_first) {
+  reducer_->prepare_for_forward();  // it counts its passes by that
+  rebuild_buckets();
   adapter_->begin_pass();
   divided_.clear();
   if (settings_.delay_all_reduce) return;
   const bool search = settings_.find_unused_parameters && !settings_.static_graph;
   std::vector<at::Tensor> outputs;
-  if (search) outputs.push_back(output_that_reaches(used));
+  if (search) {
+    // The reducer searches the graph for the parameters that some outputs reach. The engine has told which those are:
+    // an output made up for them spares it all but one step.
+    std::vector<at::Tensor> reached;
+    for (std::size_t i = 0; i < used.size(); ++i) {
+      if (used[i]) reached.push_back(parameters_[i]);
+    }
+    outputs.push_back(intercept::output_that_reaches(reached));
+  }
   reducer_->prepare_for_backward(outputs);
   if (settings_.static_graph && is_first) {
     // In its first pass over a static graph the reducer only counts; then it reduces all at once.
-    torch::autograd::Engine::get_default_engine().queue_callback([reducer = reducer_] { reducer->delay_all_reduce(); });
+    intercept::at_end_of_backward([reducer = reducer_] { reducer->delay_all_reduce(); });
   }
 }
 
@@ -170,9 +152,6 @@ void ReducerSync::gradients_are_final() {
                         std::to_string(num_buckets_) + " buckets averaged (rank " + std::to_string(comm_.world_rank()) +
                         ")");
   }
-  // The reducer tells its first pass over a static graph by the number of forwards: a pass under no_sync, of which it
-  // hears nothing, must not count as that one.
-  if (settings_.static_graph && std::exchange(learns_graph_, false)) reducer_->prepare_for_forward();
   release_views();
 }
 
@@ -184,9 +163,8 @@ void ReducerSync::release_views() {
   }
 }
 
-void ReducerSync::shadow_forward() { rebuild_buckets(); }
-
 void ReducerSync::shadow_backward() {
+  rebuild_buckets();
   adapter_->begin_pass();
   std::vector<GradientHook::Finish> finish;
   for (const auto& bucket : reducer_->get_grad_buckets(/*return_zero_tensors=*/true)) {
@@ -207,6 +185,7 @@ void ReducerSync::set_bucket_bytes(std::int64_t bucket_bytes) {
   }
   settings_.bucket_bytes = bucket_bytes;
   new_buckets_ = buckets_of(bucket_bytes);
+  given_buckets_.clear();
 }
 
 GradientSync::Buckets ReducerSync::buckets() {
@@ -247,6 +226,7 @@ void ReducerSync::set_buckets(const Buckets& buckets) {
                       "): they are of another model");
   }
   new_buckets_ = std::move(wanted);
+  given_buckets_ = buckets;
 }
 
 void ReducerSync::set_micro_batch(std::int64_t /*index*/) {

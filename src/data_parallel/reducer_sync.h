@@ -21,18 +21,18 @@ class ReducerSync : public GradientSync {
   /// Collective: over `comm`.
   ReducerSync(const NamedTensors& parameters, const Communicator& comm, const DdpSettings& settings);
 
-  void before_forward() override;
   void backward_starts(const std::vector<bool>& used, bool is_first) override;
   void gradient_came(std::size_t index) override;
   void backward_ends() override;
   void gradients_are_final() override;
-  void shadow_forward() override;
+  void abandon() override { adapter_->abandon(); }
   void shadow_backward() override;
   void set_divisor(int divisor) override { adapter_->set_divisor(divisor); }
   void set_bucket_bytes(std::int64_t bucket_bytes) override;
   std::int64_t bucket_bytes() const override { return settings_.bucket_bytes; }
   Buckets buckets() override;
   void set_buckets(const Buckets& buckets) override;
+  Buckets given_buckets() const override { return given_buckets_; }
   void set_micro_batch(std::int64_t index) override;
   void add_to(DdpStatistics& statistics) const override;
 
@@ -45,7 +45,6 @@ class ReducerSync : public GradientSync {
   void note_buckets();
   void note_places(const std::vector<c10d::GradBucket>& buckets);
   void release_views();
-  at::Tensor output_that_reaches(const std::vector<bool>& used) const;
 
   std::vector<at::Tensor> parameters_;
   Communicator comm_;
@@ -57,8 +56,8 @@ class ReducerSync : public GradientSync {
   bool divides_ = false;                                // gradients on their way into the buckets
   std::vector<at::Tensor> places_;                      // of each parameter's gradient in a bucket, if so
   std::unordered_set<const c10::TensorImpl*> divided_;  // the parameters whose gradients came in this pass, if so
-  bool learns_graph_ = true;                            // until the first pass over a static graph is done
   Indices new_buckets_;                                 // empty: no change is waiting
+  Buckets given_buckets_;
 };
 
 }  // namespace tessera::data_parallel

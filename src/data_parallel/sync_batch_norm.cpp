@@ -1,7 +1,7 @@
 #include <tessera/core/error.h>
 #include <tessera/data_parallel/sync_batch_norm.h>
+#include <tessera/intercept/custom_node.h>
 
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 #include <torch/nn/functional/batchnorm.h>
 

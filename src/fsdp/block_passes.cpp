@@ -1,8 +1,7 @@
 // The explicit form of sharding: what FullySharded calls around its block.
-#include <tessera/intercept/in_backward.h>
+#include <tessera/intercept/backward_pass.h>
 
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
 #include <utility>
@@ -19,15 +18,16 @@ void FsdpState::enter_forward() {
   const Flag busy(busy_);
   // A block that recomputes its activations runs inside backward: nothing is new then.
   if (!in_backward()) {
+    passes_->find_failure();
     could_step_ = std::exchange(may_step_, false);
     watch_shards();
-    drop_cleared_gradients();
+    settle_gradients();
     // What an earlier forward has kept, for a backward that failed or never came, may be older than the shards.
     if (kept_ || held_in_backward_) {
       let_go_of_block();
     }
     for (const auto& unit : units_) unit->require_unchanged();
-    if (at::GradMode::is_enabled() && phase_ == Phase::kBetween) begin_forward();
+    if (at::GradMode::is_enabled() && passes_->phase() == Phase::kBetween) begin_forward();
   }
   gathers_->hold(all_units());
   seal(all_units());
@@ -68,7 +68,7 @@ void FsdpState::enter_backward() {
   const Flag busy(busy_);
   may_step_ = false;
   watch_shards();
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+  intercept::at_end_of_backward([weak = weak_from_this()] {
     if (const auto state = weak.lock()) state->leave_backward();
   });
   if (kept_) return;

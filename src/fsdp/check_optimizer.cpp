@@ -41,7 +41,7 @@ void check_optimizer(const torch::optim::Optimizer& optimizer, const ShardedMode
     }
   }
   for (const auto& [name, parameter] : sharded.named_parameters()) {
-    if (stepped.contains(parameter.unsafeGetTensorImpl())) continue;
+    if (!parameter.requires_grad() || stepped.contains(parameter.unsafeGetTensorImpl())) continue;
     throw ConfigError("the optimizer does not step " + (name.empty() ? "the unit of the model itself" : name) + here +
                       ". Build it on all of sharded.parameters(), in groups as you like");
   }

@@ -1,13 +1,10 @@
 #pragma once
 
 #include <tessera/comm/common_memory.h>
+#include <tessera/shard/row_source.h>
 
 #include <cstdint>
 #include <string>
-
-#include "fsdp/buffer_pool.h"
-#include "fsdp/row_source.h"
-#include "fsdp/row_spec.h"
 
 namespace tessera::fsdp {
 

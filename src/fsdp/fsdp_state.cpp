@@ -1,15 +1,13 @@
 #include "fsdp/fsdp_state.h"
 
 #include <tessera/core/error.h>
+#include <tessera/intercept/backward_pass.h>
 #include <tessera/intercept/deferred_init.h>
-#include <tessera/intercept/in_backward.h>
 #include <tessera/shard/global_slice.h>
 #include <tessera/shard/state_broadcast.h>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -18,12 +16,11 @@
 
 #include "fsdp/flag.h"
 #include "fsdp/memory_recorder.h"
+#include "fsdp/rank_rows.h"
 #include "fsdp/tree_reduction.h"
 
 namespace tessera::fsdp {
 namespace {
-
-using intercept::in_backward;
 
 /// Views do not read a parameter's bytes.
 bool only_looks(std::string_view operator_name) {
@@ -47,6 +44,10 @@ std::size_t row_bytes(const UnitPlan& unit, c10::ScalarType dtype) {
     num_bytes += static_cast<std::size_t>(parameter.numel() * size) + 128;
   }
   return num_bytes;
+}
+
+c10::Device device_of(const ModelPlan& plan) {
+  return plan.units.empty() ? c10::Device(c10::kCPU) : plan.units.front().parameters.tensors.front().device();
 }
 
 }  // namespace
@@ -96,17 +97,15 @@ class FsdpState::ReplicatedListener : public intercept::Listener {
 std::shared_ptr<FsdpState> FsdpState::make(std::shared_ptr<torch::nn::Module> model, const UnitRanks& ranks,
                                            const FsdpOptions& options, Notice notice) {
   std::shared_ptr<FsdpState> state(new FsdpState(std::move(model), ranks, options, notice));
+  state->passes_.emplace(state);
   state->make_units();
   state->listen();
+  shard::note_shared(state);
   return state;
 }
 
 FsdpState::FsdpState(std::shared_ptr<torch::nn::Module> model, UnitRanks ranks, FsdpOptions options, Notice notice)
-    : model_(std::move(model)),
-      ranks_(std::move(ranks)),
-      options_(std::move(options)),
-      thread_(std::this_thread::get_id()),
-      notice_(notice) {}
+    : model_(std::move(model)), ranks_(std::move(ranks)), options_(std::move(options)), notice_(notice) {}
 
 FsdpState::~FsdpState() {
   watches_.clear();
@@ -145,13 +144,15 @@ void FsdpState::make_units() {
   }
   const bool one_by_one =
       options_.strategy() == ShardingStrategy::kFullShard || options_.strategy() == ShardingStrategy::kHybridShard;
-  sources_.emplace(ranks_.shards, static_cast<int>(plan.units.size()), one_by_one ? largest : 0,
-                   // Who does not listen to operators does not hear of writes to shards.
-                   options_.shared_copy() && notice_ != Notice::kCalls);
-  gradient_rows_.emplace(ranks_.shards, largest_gradient);
+  const c10::Device device = device_of(plan);
+  const RowSourcesSpec rows{ranks_.shards, static_cast<int>(plan.units.size()), one_by_one ? largest : 0, device};
+  // Who does not listen to operators does not hear of writes to shards.
+  const bool shares = options_.shared_copy() && notice_ != Notice::kCalls;
+  sources_ = options_.row_sources() ? options_.row_sources()(rows) : std::make_shared<RankRows>(rows, shares);
+  gradient_rows_.emplace(memory_of(ranks_.shards), largest_gradient, device);
   for (const UnitPlan& unit : plan.units) {
     units_.push_back(std::make_unique<Unit>(unit, static_cast<int>(units_.size()), ranks_, precision_of(unit.name),
-                                            *sources_, *gradient_rows_, options_.init_sync()));
+                                            *sources_, gate_, *gradient_rows_, options_.init_sync()));
     // Note [Slices in reproducible mode]
     // Kernels round the last elements of a tensor, those that fill no vector, differently than the others. A slice of a
     // parameter starts at a whole vector, and ends at one or where the parameter ends, so each element is treated as in
@@ -182,13 +183,7 @@ void FsdpState::count_bytes() {
 }
 
 void FsdpState::listen() {
-  gradients_->hook(
-      [weak = weak_from_this()](int unit, std::size_t index, const at::Tensor& gradient) {
-        if (const auto state = weak.lock()) state->on_gradient(unit, index, gradient);
-      },
-      [weak = weak_from_this()](std::size_t index) {
-        if (const auto state = weak.lock()) state->on_replicated_gradient(index);
-      });
+  gradients_->hook(weak_from_this());
   if (options_.reproducible()) {
     guard_ = std::make_shared<RandomGuard>(ranks_.shards.world_rank(), [weak = weak_from_this()](const auto& use) {
       if (const auto state = weak.lock()) state->on_replicated_use(use);
@@ -248,15 +243,14 @@ void FsdpState::on_parameter_use(int unit, const intercept::Use& use) {
     raise_kept_errors();
     shard_lock_->allow();
     if (!used.storage().holds(use.tensor())) used.require_unchanged();
-    const bool trains = at::GradMode::is_enabled();
-    const Pass pass = in_backward() ? Pass::kBackward : (trains ? Pass::kForward : Pass::kEvaluation);
+    const Pass pass = intercept::present_pass();
     if (pass == Pass::kBackward) {
-      enter_pass();
-    } else if (pass_has_broken()) {
-      leave_broken_pass();
+      passes_->enter_backward();
+    } else {
+      passes_->find_failure();
     }
     if (const auto recorder = recorder_.lock()) recorder->pass_begins(pass);
-    if (pass == Pass::kForward && phase_ == Phase::kBetween) begin_forward();
+    if (pass == Pass::kForward && passes_->phase() == Phase::kBetween) begin_forward();
     // A forward may have begun before it was unfrozen, with a parameter in a log line.
     if (!used.is_trained() && use.tensor().requires_grad()) used.require_unchanged();
     gathers_->use(unit, pass);
@@ -274,14 +268,14 @@ void FsdpState::on_parameter_use(int unit, const intercept::Use& use) {
 }
 
 void FsdpState::use_on_other_thread(const Unit& unit, const intercept::Use& use) {
-  sources_->gate()->enter();
+  gate_->enter();
   // The thread that trains says it: this one computes with a copy that will be gone.
   if (use.writes() && !unit.is_whole() && !unit.is_written()) was_written_elsewhere_ = true;
 }
 
 void FsdpState::on_parameter_done(int unit) {
   if (!is_own_thread()) {
-    sources_->gate()->leave();
+    gate_->leave();
     return;
   }
   gathers_->unpin(unit);
@@ -301,7 +295,7 @@ void FsdpState::on_parameter_done(int unit) {
 
 void FsdpState::on_replicated_use(const intercept::Use& use) {
   if (busy_ || kept_error_ || !is_own_thread()) return;
-  if (!at::GradMode::is_enabled() || in_backward() || only_looks(use.operator_name())) return;
+  if (intercept::present_pass() != Pass::kForward || only_looks(use.operator_name())) return;
   // A logger looks at what is detached. A parameter that is frozen is used as it is.
   const bool is_parameter = !use.tensor().requires_grad() &&
                             std::any_of(replicated_.tensors.begin(), replicated_.tensors.end(),
@@ -309,8 +303,8 @@ void FsdpState::on_replicated_use(const intercept::Use& use) {
   if (!use.tensor().requires_grad() && !is_parameter) return;
   const Flag busy(busy_);
   try {
-    if (pass_has_broken()) leave_broken_pass();
-    if (phase_ == Phase::kBetween) begin_forward();
+    passes_->find_failure();
+    if (passes_->phase() == Phase::kBetween) begin_forward();
     require_replicated_unchanged();
   } catch (...) {
     kept_error_ = std::current_exception();
@@ -346,39 +340,58 @@ void FsdpState::begin_forward() {
   require_replicated_unchanged();
   refusals_.clear();
   gradients_->before_forward();
-  phase_ = Phase::kForward;
+  passes_->enter_forward();
   if (guard_) guard_->begin();
-  sync_buffers();
+  if (options_.broadcast_buffers()) take_buffers();
+}
+
+void FsdpState::take_buffers(bool graphs_live) {
+  const auto tensors = buffers().tensors;
+  if (ranks_.replicas) buffer_sync_.take(*ranks_.replicas, tensors, 0, graphs_live);
+  buffer_sync_.take(ranks_.shards, tensors, 0, graphs_live);
 }
 
 void FsdpState::sync_buffers() {
-  if (!options_.broadcast_buffers()) return;
-  const auto tensors = buffers().tensors;
-  if (ranks_.replicas) buffer_sync_.take(*ranks_.replicas, tensors, 0);
-  buffer_sync_.take(ranks_.shards, tensors, 0);
+  raise_kept_errors();
+  passes_->find_failure();
+  if (passes_->phase() != Phase::kBetween) {
+    throw ConfigError("sync_buffers() was called between a forward and the end of its backward (rank " +
+                      std::to_string(ranks_.shards.world_rank()) +
+                      "), which may need the buffers as they are: call it between steps");
+  }
+  const Flag busy(busy_);
+  take_buffers();
 }
 
 void FsdpState::enter_no_sync() {
   if (options_.reproducible()) {
     throw ConfigError("reproducible mode adds up the micro-batches of a step itself: leave no_sync() out");
   }
-  ++num_no_sync_;
+  passes_->enter_no_sync();
 }
 
 // ---- gradients ------------------------------------------------------------------------------------------------------
 
-void FsdpState::on_gradient(int unit, std::size_t index, const at::Tensor& gradient) {
-  if (!is_own_thread()) {
+std::shared_ptr<void> FsdpState::on_gradient(const at::Tensor& parameter) {
+  struct Dealing {
+    Flag busy;
+    GradientMemory counted;
+  };
+  if (passes_->is_foreign(parameter)) {
     throw ConfigError("a backward pass of a sharded model runs on another thread than the one that sharded it (rank " +
                       std::to_string(ranks_.shards.world_rank()) +
                       "): its gradients would be mixed with that one's. "
                       "Other threads may evaluate, under NoGradGuard");
   }
   raise_kept_errors();
-  const Flag busy(busy_);
-  begin_backward();
-  const GradientMemory counted(recorder_.lock());
-  if (!gradients_->take(unit, index, gradient)) return;
+  {
+    const Flag busy(busy_);
+    passes_->enter_gradients();
+  }
+  return std::shared_ptr<Dealing>(new Dealing{Flag(busy_), GradientMemory(recorder_.lock())});
+}
+
+void FsdpState::on_unit_complete(int unit) {
   if (notice_ == Notice::kCalls) {
     on_block_gradients(unit);
   } else {
@@ -390,65 +403,38 @@ void FsdpState::on_replicated_gradient(std::size_t index) {
   raise_kept_errors();
   if (!trains_replicated_[index]) require_replicated_unchanged();
   const Flag busy(busy_);
-  begin_backward();
+  passes_->enter_gradients();
 }
 
-void FsdpState::begin_backward() {
-  enter_pass();
-  if (phase_ == Phase::kBackward) return;
+void FsdpState::on_backward() {
   // A forward may have begun long ago, with a parameter in a log line.
   for (const auto& unit : units_) unit->require_unchanged();
   require_replicated_unchanged();
-  phase_ = Phase::kBackward;
   if (const auto recorder = recorder_.lock()) recorder->pass_begins(Pass::kBackward);
-  averages_ = num_no_sync_ == 0;
-  keeps_graph_ = torch::autograd::get_current_graph_task_keep_graph();
-  gradients_->start(averages_);
+  gradients_->start(passes_->averages());
 }
 
-/// Note [Where a pass of autograd ends]
-/// Autograd calls back at the end of a pass, but not when an exception ends it; and passes may be nested. So the
-/// callback holds a token: when that is gone and nobody called, the pass broke off.
-void FsdpState::enter_pass() {
-  const int pass = torch::autograd::get_current_graph_task_id();
-  if (pass == pass_) return;
-  if (pass_has_broken()) leave_broken_pass();
-  // Within another one: the outer pass finds its gradients begun anew.
-  if (phase_ == Phase::kBackward) phase_ = Phase::kForward;
-  pass_ = pass;
-  auto token = std::make_shared<int>(pass);
-  token_of_pass_ = token;
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), token] {
-    if (const auto state = weak.lock()) state->leave_pass(*token);
-  });
-}
-
-void FsdpState::leave_pass(int pass) {
-  if (pass != pass_) return;
+void FsdpState::on_backward_end(bool had_gradients) {
   const Flag busy(busy_);
-  pass_ = kNoPass;
   if (guard_) guard_->end();
-  // Passes that only ask for some gradients, as torch::autograd::grad does inside a loss, leave none behind: the
-  // forward goes on, and its buffers must stay as they are.
   const auto recorder = recorder_.lock();
-  const bool had_gradients = phase_ == Phase::kBackward;
+  // Without gradients the forward goes on, and its buffers must stay as they are.
   if (had_gradients) {
-    phase_ = Phase::kBetween;
     {
       const GradientMemory counted(recorder);
       gradients_->finish();
     }
     // Not only before the next forward: a model may compute with a buffer before any parameter tells that one begins.
-    if (averages_ && !keeps_graph_) sync_buffers();
+    if (passes_->averages() && !passes_->keeps_graph() && options_.broadcast_buffers()) {
+      take_buffers(!buffers().tensors.empty() && gradients_->other_graphs_live());
+    }
   }
   gathers_->release_all();
   if (recorder && had_gradients) recorder->backward_ended(replicated_);
   raise_kept_errors();
 }
 
-void FsdpState::leave_broken_pass() {
-  pass_ = kNoPass;
-  phase_ = Phase::kBetween;
+void FsdpState::on_backward_failure() {
   if (guard_) guard_->end();
   gradients_->abandon();
   gathers_->release_all();

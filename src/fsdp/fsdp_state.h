@@ -3,8 +3,10 @@
 #include <tessera/fsdp/fsdp_options.h>
 #include <tessera/fsdp/fully_shard.h>
 #include <tessera/intercept/gradient_notice.h>
+#include <tessera/intercept/pass_tracker.h>
 #include <tessera/intercept/watch.h>
 #include <tessera/shard/buffer_sync.h>
+#include <tessera/shard/model_state.h>
 
 #include <atomic>
 #include <deque>
@@ -14,7 +16,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "fsdp/gather_schedule.h"
@@ -35,16 +36,35 @@ enum class Notice { kOperators, kCalls };
 /// A sharded model on one rank. Hears of every operator that uses a parameter and gathers its unit first, of every
 /// gradient, and of the optimizer. See docs/design/interception.md.
 /// Thread-safety: of the thread that sharded the model. Other threads find parameters whole, or get an error.
-class FsdpState : public std::enable_shared_from_this<FsdpState> {
+class FsdpState : public shard::ModelState,
+                  public intercept::PassListener,
+                  public GradientListener,
+                  public std::enable_shared_from_this<FsdpState> {
  public:
   /// Collective: over all ranks.
   static std::shared_ptr<FsdpState> make(std::shared_ptr<torch::nn::Module> model, const UnitRanks& ranks,
                                          const FsdpOptions& options, Notice notice);
-  ~FsdpState();
+  ~FsdpState() override;
   FsdpState(const FsdpState&) = delete;
   FsdpState& operator=(const FsdpState&) = delete;
 
-  const torch::nn::Module& model() const { return *model_; }
+  const std::shared_ptr<torch::nn::Module>& module() const override { return model_; }
+  std::vector<ModelAxis> axes() const override;
+  std::vector<TrainedTensor> trained() const override;
+  std::vector<StateSlice> state_slices() const override;
+  /// Gradients that model->zero_grad() has cleared are gone, and not only to be.
+  void settle_gradients() override;
+  void before_write() override;
+  void after_write() override;
+  /// Throws ConfigError in reproducible mode, which adds up micro-batches itself.
+  void enter_no_sync() override;
+  void leave_no_sync() override { passes_->leave_no_sync(); }
+  /// Throws ConfigError between a forward and the end of its backward.
+  void sync_buffers() override;
+  /// As GatherSchedule's, and what is written there though nobody said so is found out. Collective.
+  void hold(const GatherOptions& options) override;
+  void let_go(const GatherOptions& options) noexcept override;
+
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
   const NamedTensors& replicated() const { return replicated_; }
   NamedTensors buffers() const;
@@ -59,22 +79,17 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   /// Told of what happens, until it is gone.
   void record(const std::weak_ptr<MemoryRecorder>& recorder) { recorder_ = recorder; }
 
-  /// Throws ConfigError in reproducible mode, which adds up micro-batches itself.
-  void enter_no_sync();
-  void leave_no_sync() { --num_no_sync_; }
   void set_micro_batch(std::int64_t index) { gradients_->set_micro_batch(index); }
-  /// The units of a module's parameters.
-  std::vector<int> units_of(const torch::nn::Module& module) const;
-  std::vector<int> all_units() const;
-  /// As GatherSchedule's, and what is written there though nobody said so is found out. Collective.
-  void hold(const std::vector<int>& units, bool writes);
-  void let_go(const std::vector<int>& units, bool writes) noexcept;
   /// The optimizer was looked at, and works element by element.
   void trust_optimizer();
-  /// As ShardedModel's.
-  void before_write();
-  /// Gradients that model->zero_grad() has cleared are gone, and not only to be.
-  void drop_cleared_gradients();
+
+  void on_backward() override;
+  void on_backward_end(bool had_gradients) override;
+  void on_backward_failure() override;
+
+  std::shared_ptr<void> on_gradient(const at::Tensor& parameter) override;
+  void on_replicated_gradient(std::size_t index) override;
+  void on_unit_complete(int unit) override;
 
   /// For Notice::kCalls: a forward of the block begins or has ended; backward comes to its outputs. Collective.
   void enter_forward();
@@ -84,7 +99,7 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   void take_turns_with(const std::shared_ptr<FsdpState>& other) { turns_ = other->turns_; }
 
  private:
-  enum class Phase { kBetween, kForward, kBackward };
+  using Phase = intercept::PassTracker::Phase;
   class UnitListener;
   class ShardListener;
   class ReplicatedListener;
@@ -94,6 +109,10 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   UnitPrecision precision_of(const std::string& unit) const;
   void count_bytes();
   void listen();
+  std::vector<int> all_units() const;
+  std::vector<int> units_of(const GatherOptions& options) const;
+  void require_uncut(const std::string& what, const std::string& name, const Slice& slice) const;
+  void require_uncut_parameters(const std::string& what) const;
 
   void on_parameter_use(int unit, const intercept::Use& use);
   void on_parameter_done(int unit);
@@ -107,25 +126,17 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   void on_replicated_use(const intercept::Use& use);
   /// Where nothing else may: of parameters that were unfrozen, nobody takes the gradients.
   void raise_at_gradients();
-  void on_gradient(int unit, std::size_t index, const at::Tensor& gradient);
   void on_block_gradients(int unit);
   void leave_backward();
   void begin_forward();
-  void sync_buffers();
-  void on_replicated_gradient(std::size_t index);
-  /// At each gradient: the first one begins the pass.
-  void begin_backward();
-  void enter_pass();
-  void leave_pass(int pass);
-  bool pass_has_broken() const { return pass_ != kNoPass && token_of_pass_.expired(); }
-  void leave_broken_pass();
+  void take_buffers(bool graphs_live = false);
   void seal(const std::vector<int>& units);
   void watch_shards();
   /// With Notice::kCalls. Throws ConfigError when somebody has written to its parameters.
   void let_go_of_block();
   bool has_gradients() const;
   void require_sealed(const std::vector<int>& units);
-  bool is_own_thread() const { return std::this_thread::get_id() == thread_; }
+  bool is_own_thread() const { return passes_->is_own_thread(); }
   void raise_kept_errors();
 
   std::shared_ptr<torch::nn::Module> model_;
@@ -133,7 +144,8 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   FsdpOptions options_;
   NamedTensors replicated_;
   std::vector<bool> trains_replicated_;  // at first
-  std::optional<RowSources> sources_;
+  std::shared_ptr<RowSources> sources_;
+  std::shared_ptr<ThreadGate> gate_ = std::make_shared<ThreadGate>();  // of the rows of all units
   std::optional<BufferPool> gradient_rows_;
   std::vector<std::unique_ptr<Unit>> units_;
   SamePath path_;
@@ -151,16 +163,8 @@ class FsdpState : public std::enable_shared_from_this<FsdpState> {
   std::optional<ShardLock> shard_lock_;
   std::optional<VectorGuard> vector_guard_;
 
-  static constexpr int kNoPass = -1;
-
-  std::thread::id thread_;
-  Phase phase_ = Phase::kBetween;
-  int pass_ = kNoPass;  // of autograd, by its number
-  std::weak_ptr<int> token_of_pass_;
-  int num_no_sync_ = 0;
-  bool averages_ = true;      // in the backward pass of now
-  bool keeps_graph_ = false;  // which is then gone through again, and needs its buffers
-  bool busy_ = false;         // in our own operators
+  std::optional<intercept::PassTracker> passes_;
+  bool busy_ = false;  // in our own operators
   std::exception_ptr kept_error_;
   int num_unwinding_ = 0;  // exceptions, when that was kept
   int refused_unit_ = 0;   // whose kernels say it

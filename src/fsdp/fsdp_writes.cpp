@@ -1,6 +1,6 @@
 // Parameters that are held whole, and writes: to them and to shards.
 #include <tessera/core/error.h>
-#include <tessera/intercept/in_backward.h>
+#include <tessera/intercept/backward_pass.h>
 
 #include <torch/nn/module.h>
 
@@ -28,9 +28,10 @@ std::vector<int> FsdpState::all_units() const {
   return units;
 }
 
-std::vector<int> FsdpState::units_of(const torch::nn::Module& module) const {
+std::vector<int> FsdpState::units_of(const GatherOptions& options) const {
+  if (!options.module()) return all_units();
   std::unordered_set<const c10::TensorImpl*> wanted;
-  for (const at::Tensor& parameter : module.parameters()) wanted.insert(parameter.unsafeGetTensorImpl());
+  for (const at::Tensor& parameter : options.module()->parameters()) wanted.insert(parameter.unsafeGetTensorImpl());
   std::vector<int> units;
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const auto& parameters = units_[i]->parameters();
@@ -42,13 +43,14 @@ std::vector<int> FsdpState::units_of(const torch::nn::Module& module) const {
   return units;
 }
 
-void FsdpState::hold(const std::vector<int>& units, bool writes) {
+void FsdpState::hold(const GatherOptions& options) {
+  const std::vector<int> units = units_of(options);
   raise_kept_errors();
   const Flag busy(busy_);
   for (const int unit : units) units_[static_cast<std::size_t>(unit)]->require_unchanged();
   // What a forward has kept for a backward that did not come may be older than the shards.
   if (kept_ && !intercept::in_backward()) let_go_of_block();
-  gathers_->hold(units, writes);
+  gathers_->hold(units, options.write_back());
   seal(units);
   ++num_wholes_;
   watch_shards();
@@ -63,7 +65,8 @@ void FsdpState::watch_shards() {
   }
 }
 
-void FsdpState::let_go(const std::vector<int>& units, bool writes) noexcept {
+void FsdpState::let_go(const GatherOptions& options) noexcept {
+  const std::vector<int> units = units_of(options);
   const Flag busy(busy_);
   --num_wholes_;
   watch_shards();
@@ -73,7 +76,7 @@ void FsdpState::let_go(const std::vector<int>& units, bool writes) noexcept {
     if (!was_written_elsewhere_) kept_error_ = std::current_exception();  // else it is known who did it
   }
   try {
-    gathers_->let_go(units, writes);
+    gathers_->let_go(units, options.write_back());
     if (num_wholes_ > 0) seal(units);
   } catch (...) {
     kept_error_ = std::current_exception();
@@ -94,7 +97,7 @@ void FsdpState::require_sealed(const std::vector<int>& units) {
   for (const int unit : units) units_[static_cast<std::size_t>(unit)]->require_sealed();
 }
 
-void FsdpState::drop_cleared_gradients() {
+void FsdpState::settle_gradients() {
   for (const auto& unit : units_) {
     unit->drop_cleared_gradients();
     if (unit->is_trained()) unit->mark_gradients();
@@ -137,6 +140,9 @@ void FsdpState::on_shard_write(const intercept::Use& use) {
   }
 }
 
-void FsdpState::on_shard_written() { shard_lock_->allow(); }
+void FsdpState::on_shard_written() {
+  shard_lock_->allow();
+  if (is_own_thread() && !busy_) after_write();
+}
 
 }  // namespace tessera::fsdp

@@ -45,13 +45,14 @@ std::vector<std::string> lines_of(const torch::nn::Module& model, const FsdpOpti
     lines.push_back("option " + field.key + " = " + FsdpOptions::fields().get_text(options, field.key));
   }
   lines.push_back("wrap policy " + options.auto_wrap().text());
+  lines.push_back(std::string("row_sources ") + (options.row_sources() ? "given" : "none"));
   const auto tensors = described(state_of(model));
   lines.insert(lines.end(), tensors.begin(), tensors.end());
   return lines;
 }
 
-ShardedModel shard(std::shared_ptr<torch::nn::Module> model, const UnitRanks& ranks, const FsdpOptions& options,
-                   Notice notice) {
+ShardedModel make_sharded(std::shared_ptr<torch::nn::Module> model, const UnitRanks& ranks, const FsdpOptions& options,
+                          Notice notice) {
   if (!model) throw ConfigError("there is no model to shard: the pointer is null");
   const std::string fault = fault_of(*model, ranks, options);
   auto lines = lines_of(*model, options);
@@ -71,9 +72,9 @@ ShardedModel shard_along_one_axis(std::shared_ptr<torch::nn::Module> model, cons
         "hybrid sharding needs two axes: fully_shard(model, mesh[\"shard\"], mesh[\"replica\"], options)");
   }
   if (options.strategy() == ShardingStrategy::kNoShard) {
-    return shard(std::move(model), {comm.split({comm.rank()}, "no_shard"), comm}, options, notice);
+    return make_sharded(std::move(model), {comm.split({comm.rank()}, "no_shard"), comm}, options, notice);
   }
-  return shard(std::move(model), {comm, std::nullopt}, options, notice);
+  return make_sharded(std::move(model), {comm, std::nullopt}, options, notice);
 }
 
 }  // namespace
@@ -86,7 +87,7 @@ ShardedModel fully_shard(std::shared_ptr<torch::nn::Module> model, const Ranks& 
                          const FsdpOptions& options) {
   FsdpOptions hybrid = options;
   hybrid.strategy(ShardingStrategy::kHybridShard);
-  return shard(std::move(model), {shards.comm(), replicas.comm()}, hybrid, Notice::kOperators);
+  return make_sharded(std::move(model), {shards.comm(), replicas.comm()}, hybrid, Notice::kOperators);
 }
 
 ShardedModel fsdp::shard_block(const std::shared_ptr<torch::nn::Module>& block, const Ranks& ranks,
@@ -102,50 +103,9 @@ double FsdpStatistics::local_sharding_ratio() const {
   return full_bytes == 0 ? 1 : static_cast<double>(shard_bytes) / static_cast<double>(full_bytes);
 }
 
-ShardedModel::ShardedModel(std::shared_ptr<FsdpState> state) : state_(std::move(state)) {}
-
-std::vector<std::pair<std::string, at::Tensor>> ShardedModel::named_parameters() const {
-  std::vector<std::pair<std::string, at::Tensor>> named;
-  for (const auto& unit : state_->units()) {
-    if (!unit->is_trained()) continue;
-    if (unit->trained_slices().empty()) {
-      named.emplace_back(unit->name(), unit->shard());
-      continue;
-    }
-    for (std::size_t i = 0; i < unit->trained_slices().size(); ++i) {
-      const TensorSlice& slice = unit->trained_slices()[i];
-      // A program that leaves out what is frozen asks the slice.
-      slice.values.set_requires_grad(unit->parameters()[i].requires_grad());
-      named.emplace_back(slice.name, slice.values);
-    }
-  }
-  const NamedTensors& replicated = state_->replicated();
-  for (std::size_t i = 0; i < replicated.tensors.size(); ++i) {
-    if (replicated.tensors[i].requires_grad()) named.emplace_back(replicated.names[i], replicated.tensors[i]);
-  }
-  return named;
-}
-
-std::vector<at::Tensor> ShardedModel::parameters() const {
-  std::vector<at::Tensor> tensors;
-  for (auto& [name, tensor] : named_parameters()) tensors.push_back(tensor);
-  return tensors;
-}
-
-ShardedModel::NoSync ShardedModel::no_sync() const { return NoSync(state_); }
-ShardedModel::NoSync::NoSync(std::shared_ptr<FsdpState> state) : state_(std::move(state)) { state_->enter_no_sync(); }
-ShardedModel::NoSync::~NoSync() { state_->leave_no_sync(); }
+ShardedModel::ShardedModel(std::shared_ptr<FsdpState> state) : ParallelModel(state), state_(std::move(state)) {}
 
 void ShardedModel::set_micro_batch(std::int64_t index) const { state_->set_micro_batch(index); }
-
-ShardedModel::Whole ShardedModel::gather(const GatherOptions& options) const { return Whole(state_, options); }
-ShardedModel::Whole::Whole(std::shared_ptr<FsdpState> state, const GatherOptions& options)
-    : state_(std::move(state)),
-      units_(options.module() ? state_->units_of(*options.module()) : state_->all_units()),
-      writes_(options.write_back()) {
-  state_->hold(units_, writes_);
-}
-ShardedModel::Whole::~Whole() { state_->let_go(units_, writes_); }
 
 FsdpStatistics ShardedModel::statistics() const { return state_->statistics(); }
 

@@ -6,21 +6,16 @@
 
 namespace tessera::fsdp {
 
-GatheredRow::GatheredRow(Communicator comm, const Partition& partition, at::ScalarType row_dtype,
-                         at::ScalarType shard_dtype, BufferPool buffers)
-    : comm_(std::move(comm)),
-      partition_(partition),
-      row_dtype_(row_dtype),
-      shard_dtype_(shard_dtype),
-      buffers_(std::move(buffers)),
-      arriving_(make_arriving()) {}
+GatheredRow::GatheredRow(Communicator comm, RowSpec spec, BufferPool buffers)
+    : comm_(std::move(comm)), spec_(std::move(spec)), buffers_(std::move(buffers)), arriving_(make_arriving()) {}
 
 HollowStorage GatheredRow::make_arriving() const {
-  return {partition_.num_elements(), row_dtype_, "parameters are on their way to this memory"};
+  return {spec_.partition.num_elements(), spec_.row_dtype, spec_.device, "parameters are on their way to this memory"};
 }
 
 at::Tensor GatheredRow::make_shard() const {
-  return comm_.empty({partition_.of(comm_.rank()).size}, at::TensorOptions(shard_dtype_));
+  return comm_.empty({spec_.partition.of(comm_.rank()).size},
+                     at::TensorOptions(spec_.shard_dtype).device(spec_.device));
 }
 
 void GatheredRow::start(const at::Tensor& shard) {
@@ -28,13 +23,13 @@ void GatheredRow::start(const at::Tensor& shard) {
   c10::DataPtr kept = std::exchange(kept_, c10::DataPtr());
   arriving_.give(kept ? std::move(kept) : buffers_.lend(static_cast<std::size_t>(arriving_.num_bytes())));
   at::Tensor part = shard;
-  if (row_dtype_ != shard_dtype_) {
+  if (spec_.row_dtype != spec_.shard_dtype) {
     // What travels is what is computed with.
-    const Range mine = partition_.of(comm_.rank());
+    const Range mine = spec_.partition.of(comm_.rank());
     part = arriving_.row().narrow(0, mine.start, mine.size);
     part.copy_(shard);
   }
-  if (comm_.size() > 1) gather_ = comm_.all_gather_into_async(arriving_.row(), part, partition_.sizes());
+  if (comm_.size() > 1) gather_ = comm_.all_gather_into_async(arriving_.row(), part, spec_.partition.sizes());
 }
 
 void GatheredRow::finish(HollowStorage& row) {

@@ -1,18 +1,14 @@
 #pragma once
 
 #include <tessera/comm/communicator.h>
-#include <tessera/shard/partition.h>
-
-#include "fsdp/buffer_pool.h"
-#include "fsdp/row_source.h"
+#include <tessera/shard/row_source.h>
 
 namespace tessera::fsdp {
 
 /// A row that every rank assembles from the others' parts, in memory of its own.
 class GatheredRow : public RowSource {
  public:
-  GatheredRow(Communicator comm, const Partition& partition, at::ScalarType row_dtype, at::ScalarType shard_dtype,
-              BufferPool buffers);
+  GatheredRow(Communicator comm, RowSpec spec, BufferPool buffers);
 
   at::Tensor make_shard() const override;
   void start(const at::Tensor& shard) override;
@@ -25,9 +21,7 @@ class GatheredRow : public RowSource {
   HollowStorage make_arriving() const;
 
   Communicator comm_;
-  Partition partition_;
-  at::ScalarType row_dtype_;
-  at::ScalarType shard_dtype_;
+  RowSpec spec_;
   BufferPool buffers_;
   Work gather_;
   HollowStorage arriving_;  // the row, until all parts are there

@@ -4,9 +4,6 @@
 #include <tessera/shard/state_broadcast.h>
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/graph_task.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <string>
@@ -18,61 +15,39 @@ namespace {
 // How many averages are under way at a time: each holds a unit's gradients.
 constexpr std::size_t kMaxReducing = 2;
 
-at::Tensor dense(const at::Tensor& gradient) { return gradient.is_sparse() ? gradient.to_dense() : gradient; }
-
-/// Takes a gradient before it is accumulated, and leaves nothing to accumulate.
-class GradientCatcher : public torch::autograd::FunctionPreHook {
- public:
-  GradientCatcher(GradientReduction::OnGradient on_gradient, int unit, std::size_t index)
-      : on_gradient_(std::move(on_gradient)), unit_(unit), index_(index) {}
-
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
-    if (gradients.empty() || !gradients.front().defined()) return gradients;
-    on_gradient_(unit_, index_, dense(gradients.front()));
-    return {at::Tensor()};
-  }
-
- private:
-  GradientReduction::OnGradient on_gradient_;
-  int unit_;
-  std::size_t index_;
-};
-
-/// Whether the pass under way will come to this node.
-bool will_run(torch::autograd::Node* node) {
-  const auto* in_graph = torch::autograd::get_current_graph_task_nodes_in_graph();
-  if (in_graph && !in_graph->contains(node)) return false;
-  const auto* planned = torch::autograd::get_current_graph_task_exec_info();
-  if (!planned || planned->empty()) return true;
-  const auto found = planned->find(node);
-  return found != planned->end() && found->second.should_execute();
-}
-
 }  // namespace
 
 GradientReduction::GradientReduction(const std::vector<std::unique_ptr<Unit>>& units, const NamedTensors& replicated,
                                      UnitRanks ranks, SamePath& path)
     : units_(units), replicated_(replicated), ranks_(std::move(ranks)), path_(path), expected_(units.size(), 0) {}
 
-void GradientReduction::hook(const OnGradient& on_gradient, const OnReplicated& on_replicated) {
+void GradientReduction::hook(const std::weak_ptr<GradientListener>& listener) {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     if (!units_[u]->is_trained()) continue;
     const auto& parameters = units_[u]->parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      auto accumulator = torch::autograd::impl::grad_accumulator(parameters[i]);
-      accumulator->add_pre_hook(std::make_unique<GradientCatcher>(on_gradient, static_cast<int>(u), i));
-      hooked_.push_back({std::move(accumulator), static_cast<int>(u)});
+      const int unit = static_cast<int>(u);
+      hooked_.push_back({intercept::GradientNode(parameters[i]), unit});
+      hooked_.back().node.take([this, listener, unit, i](const at::Tensor& gradient) {
+        if (const auto alive = listener.lock()) take(*alive, unit, i, gradient);
+      });
     }
   }
   // A pass may reach these alone: of a small model, or of one whose large parameters are frozen.
   for (std::size_t i = 0; i < replicated_.tensors.size(); ++i) {
     const at::Tensor& parameter = replicated_.tensors[i];
-    notices_.emplace_back(parameter, [&parameter, on_replicated, i] {
+    notices_.emplace_back(parameter, [&parameter, listener, i] {
       at::Tensor& gradient = parameter.mutable_grad();
-      if (gradient.defined()) gradient = dense(gradient);
-      on_replicated(i);
+      if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
+      if (const auto alive = listener.lock()) alive->on_replicated_gradient(i);
     });
   }
+}
+
+bool GradientReduction::other_graphs_live() const {
+  std::vector<const intercept::GradientNode*> nodes;
+  for (const Hooked& hooked : hooked_) nodes.push_back(&hooked.node);
+  return intercept::other_graphs_live(nodes, std::vector<std::size_t>(nodes.size(), 1));
 }
 
 void GradientReduction::start(bool averages) {
@@ -80,15 +55,16 @@ void GradientReduction::start(bool averages) {
   for (const auto& unit : units_) unit->drop_cleared_gradients();
   std::fill(expected_.begin(), expected_.end(), 0);
   for (const Hooked& hooked : hooked_) {
-    if (will_run(hooked.accumulator.get())) ++expected_[static_cast<std::size_t>(hooked.unit)];
+    if (hooked.node.will_run()) ++expected_[static_cast<std::size_t>(hooked.unit)];
   }
 }
 
-bool GradientReduction::take(int unit, std::size_t index, const at::Tensor& gradient) {
+void GradientReduction::take(GradientListener& listener, int unit, std::size_t index, const at::Tensor& gradient) {
+  const auto dealing = listener.on_gradient(units_[static_cast<std::size_t>(unit)]->parameters()[index]);
   add(unit, index, gradient);
-  if (--expected_[static_cast<std::size_t>(unit)] != 0) return false;
+  if (--expected_[static_cast<std::size_t>(unit)] != 0) return;
   complete(unit);
-  return true;
+  listener.on_unit_complete(unit);
 }
 
 void GradientReduction::add(int unit, std::size_t index, const at::Tensor& gradient) {

@@ -1,14 +1,12 @@
 #pragma once
 
+#include <tessera/intercept/gradient_node.h>
 #include <tessera/intercept/gradient_notice.h>
 #include <tessera/shard/named_tensors.h>
-
-#include <torch/csrc/autograd/function.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -17,12 +15,22 @@
 
 namespace tessera::fsdp {
 
+/// Told of gradients on their way.
+class GradientListener {
+ public:
+  virtual ~GradientListener() = default;
+  /// One of a parameter comes: the first of a pass begins it, and calls start(). What it returns lives as long as the
+  /// gradient is dealt with. Throws what must stop the pass.
+  virtual std::shared_ptr<void> on_gradient(const at::Tensor& parameter) = 0;
+  /// The same of a parameter that stays whole, trained or not, when it was added.
+  virtual void on_replicated_gradient(std::size_t index) = 0;
+  /// All gradients of a unit that come in this pass are taken.
+  virtual void on_unit_complete(int unit) = 0;
+};
+
 /// Takes gradients on their way to `grad()` and averages them over the ranks, unit by unit, as they complete.
 class GradientReduction {
  public:
-  /// Told of a gradient that comes, before it is taken.
-  using OnGradient = std::function<void(int unit, std::size_t index, const at::Tensor& gradient)>;
-
   /// Requires: `units`, `replicated` and `path` outlive it.
   GradientReduction(const std::vector<std::unique_ptr<Unit>>& units, const NamedTensors& replicated, UnitRanks ranks,
                     SamePath& path);
@@ -30,15 +38,15 @@ class GradientReduction {
   GradientReduction(const GradientReduction&) = delete;
   GradientReduction& operator=(const GradientReduction&) = delete;
 
-  /// Told of one that was added to the gradient of a parameter that stays whole, trained or not.
-  using OnReplicated = std::function<void(std::size_t index)>;
-  /// From now on gradients of units go to `on_gradient` instead of `grad()`, also after this object is gone.
-  void hook(const OnGradient& on_gradient, const OnReplicated& on_replicated);
+  /// From now on gradients of units come here instead of to `grad()`; when `listener` is gone they go nowhere.
+  /// Requires: the listener owns this object.
+  void hook(const std::weak_ptr<GradientListener>& listener);
+
+  /// Whether forwards live whose backward is still to come, or that somebody keeps: of units.
+  bool other_graphs_live() const;
 
   /// A backward pass begins. `averages`: gradients of this and earlier passes are averaged in it.
   void start(bool averages);
-  /// Returns whether the unit's gradients are complete with this one. Collective when they are.
-  bool take(int unit, std::size_t index, const at::Tensor& gradient);
   /// The pass is over. Collective.
   virtual void finish();
 
@@ -69,13 +77,14 @@ class GradientReduction {
   void require_same_path();
 
  private:
+  void take(GradientListener& listener, int unit, std::size_t index, const at::Tensor& gradient);
   void reduce(int unit);
   void finish_oldest();
   void reduce_replicated();
   void hand_out_slices();
 
   struct Hooked {
-    c10::intrusive_ptr<torch::autograd::Node> accumulator;
+    intercept::GradientNode node;
     int unit;
   };
 

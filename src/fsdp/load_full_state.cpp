@@ -101,7 +101,7 @@ void ShardedModel::load_full_state_dict(const State& state, FullStateOn where) c
   const UnitRanks& ranks = state_->ranks();
   const bool has_values = where == FullStateOn::kEveryRank || is_first(ranks);
   std::optional<Given> given;
-  if (has_values) given.emplace(state_->model(), state);
+  if (has_values) given.emplace(module(), state);
   require_no_faults(ranks, has_values ? given->faults() : "");
   state_->before_write();
   for (const auto& unit : state_->units()) {

@@ -3,6 +3,7 @@
 #include <tessera/fsdp/fsdp_memory.h>
 #include <tessera/intercept/thread_memory.h>
 #include <tessera/intercept/watch.h>
+#include <tessera/shard/buffer_pool.h>
 #include <tessera/shard/named_tensors.h>
 
 #include <chrono>
@@ -15,7 +16,6 @@
 #include <thread>
 #include <vector>
 
-#include "fsdp/buffer_pool.h"
 #include "fsdp/next_units.h"
 
 namespace tessera::fsdp {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <tessera/intercept/pass_tracker.h>
+
 #include <cstddef>
 #include <map>
 #include <tuple>
@@ -8,7 +10,7 @@
 namespace tessera::fsdp {
 
 /// What uses parameters: each goes through the units in an order of its own.
-enum class Pass { kForward, kBackward, kEvaluation };
+using intercept::Pass;
 
 /// Learns in which order units are used, and tells which come next.
 ///

@@ -33,12 +33,6 @@ void add_other_names(const torch::nn::Module& model, std::map<std::string, at::T
   }
 }
 
-/// In a row where it lies so; else as it is: a copy would be taken for the tensor itself, and what is written to it
-/// lost.
-at::Tensor values_of(const at::Tensor& whole) {
-  return whole.is_contiguous() ? whole.detach().view({-1}) : whole.detach();
-}
-
 }  // namespace
 
 std::map<std::string, at::Tensor> ShardedModel::full_state_dict() const {
@@ -65,80 +59,115 @@ std::map<std::string, at::Tensor> ShardedModel::full_state_dict() const {
   // As in training, rank 0's count.
   if (state_->ranks().replicas) broadcast_all(*state_->ranks().replicas, copies, 0);
   broadcast_all(state_->ranks().shards, copies, 0);
-  add_other_names(state_->model(), state);
+  add_other_names(module(), state);
   return state;
 }
 
 std::map<std::string, StateSlice> ShardedModel::sharded_state_dict() const {
   std::map<std::string, StateSlice> state;
-  for (const auto& unit : state_->units()) {
-    unit->require_own_memory();
-    if (unit->is_written()) {
-      throw ConfigError("the slices of this model are asked for while gather() holds it to be written to (rank " +
-                        std::to_string(state_->ranks().shards.world_rank()) +
-                        "): they get what was written when that ends");
-    }
-    for (const TensorSlice& slice : unit->slices()) {
-      if (slice.values.numel() > 0) state[slice.name] = {slice};
-    }
+  for (StateSlice& slice : state_slices()) {
+    if (slice.values.numel() > 0 || slice.slice.num_tensor_elements() == 0) state[slice.name] = std::move(slice);
   }
-  const auto add_whole = [&](const NamedTensors& tensors, bool are_buffers) {
-    for (std::size_t i = 0; i < tensors.tensors.size(); ++i) {
-      const at::Tensor& tensor = tensors.tensors[i];
-      state[tensors.names[i]] = {{tensors.names[i], global_slice(tensor), values_of(tensor)}, are_buffers};
-    }
-  };
-  add_whole(state_->replicated(), false);
-  add_whole(state_->buffers(), true);
   return state;
 }
 
-std::vector<std::vector<ParameterPart>> ShardedModel::parameter_parts() const {
-  std::vector<std::vector<ParameterPart>> parts;
-  for (const auto& unit : state_->units()) {
-    if (!unit->is_trained()) continue;
-    if (!unit->trained_slices().empty()) {
-      for (const TensorSlice& slice : unit->trained_slices()) {
-        parts.push_back({{slice.name, slice.slice, {0, slice.values.numel()}}});
-      }
-      continue;
-    }
-    auto& of_unit = parts.emplace_back();
-    for (std::size_t i = 0; i < unit->parameters().size(); ++i) {
-      of_unit.push_back({unit->layout().items()[i].name, unit->slice_of(i), unit->place_in_shard(i)});
-    }
-  }
-  const NamedTensors& replicated = state_->replicated();
-  for (std::size_t i = 0; i < replicated.tensors.size(); ++i) {
-    const at::Tensor& tensor = replicated.tensors[i];
-    if (tensor.requires_grad()) parts.push_back({{replicated.names[i], global_slice(tensor), {0, tensor.numel()}}});
-  }
-  return parts;
-}
+namespace fsdp {
 
-void fsdp::FsdpState::require_uncut(const std::string& what) const {
-  const auto require = [&](const std::string& name, const Slice& slice) {
-    if (slice.is_whole()) return;
-    throw ConfigError(what + " knows only the ranks that share this model (rank " +
-                      std::to_string(ranks_.shards.world_rank()) + "), and of " + name + " those have " + slice.text() +
-                      ": it was cut before fully_shard()");
-  };
+std::vector<StateSlice> FsdpState::state_slices() const {
+  std::vector<StateSlice> state;
   for (const auto& unit : units_) {
-    for (const FlatLayout::Item& item : unit->layout().items()) require(item.name, item.slice);
+    unit->require_own_memory();
+    if (unit->is_written()) {
+      throw ConfigError("the slices of this model are asked for while gather() holds it to be written to (rank " +
+                        std::to_string(ranks_.shards.world_rank()) + "): they get what was written when that ends");
+    }
+    for (const TensorSlice& slice : unit->slices()) state.push_back({slice});
   }
-  for (const NamedTensors& whole : {replicated_, buffers()}) {
-    for (std::size_t i = 0; i < whole.tensors.size(); ++i) require(whole.names[i], global_slice(whole.tensors[i]));
+  const auto add_whole = [&](const NamedTensors& tensors, bool are_buffers) {
+    for (std::size_t i = 0; i < tensors.tensors.size(); ++i) {
+      state.push_back(shard::whole_state(tensors.names[i], tensors.tensors[i], are_buffers));
+    }
+  };
+  add_whole(replicated_, false);
+  add_whole(buffers(), true);
+  return state;
+}
+
+std::vector<ModelAxis> FsdpState::axes() const {
+  require_uncut_parameters("ParallelModel::axes()");
+  std::vector<ModelAxis> axes{{ranks_.shards, true}};
+  if (ranks_.replicas) axes.push_back({*ranks_.replicas, false});
+  return axes;
+}
+
+std::vector<TrainedTensor> FsdpState::trained() const {
+  constexpr std::size_t kShards = 0;  // in axes()
+  constexpr std::size_t kReplicas = 1;
+  const auto over_replicas = ranks_.replicas ? std::vector{kReplicas} : std::vector<std::size_t>{};
+  const auto over_all = ranks_.replicas ? std::vector{kShards, kReplicas} : std::vector{kShards};
+  std::vector<TrainedTensor> trained;
+  for (const auto& unit : units_) {
+    if (!unit->is_trained()) continue;
+    const auto& slices = unit->trained_slices();
+    for (std::size_t i = 0; i < slices.size(); ++i) {
+      // A program that leaves out what is frozen asks the slice.
+      slices[i].values.set_requires_grad(unit->parameters()[i].requires_grad());
+      trained.push_back({slices[i].name,
+                         slices[i].values,
+                         {{slices[i].name, slices[i].slice, {0, slices[i].values.numel()}}},
+                         over_replicas});
+    }
+    if (!slices.empty()) continue;
+    auto& row = trained.emplace_back(TrainedTensor{unit->name(), unit->shard(), {}, over_replicas});
+    for (std::size_t i = 0; i < unit->parameters().size(); ++i) {
+      row.parts.push_back({unit->layout().items()[i].name, unit->slice_of(i), unit->place_in_shard(i)});
+    }
+  }
+  for (std::size_t i = 0; i < replicated_.tensors.size(); ++i) {
+    const at::Tensor& tensor = replicated_.tensors[i];
+    if (!trains_replicated_[i]) continue;
+    const std::string& name = replicated_.names[i];
+    trained.push_back({name, tensor, {{name, global_slice(tensor), {0, tensor.numel()}}}, over_all});
+  }
+  return trained;
+}
+
+void FsdpState::require_uncut(const std::string& what, const std::string& name, const Slice& slice) const {
+  if (slice.is_whole()) return;
+  throw ConfigError(what + " knows only the ranks that share this model (rank " +
+                    std::to_string(ranks_.shards.world_rank()) + "), and of " + name + " those have " + slice.text() +
+                    ": it was cut before fully_shard()");
+}
+
+void FsdpState::require_uncut_parameters(const std::string& what) const {
+  for (const auto& unit : units_) {
+    for (const FlatLayout::Item& item : unit->layout().items()) require_uncut(what, item.name, item.slice);
+  }
+  for (std::size_t i = 0; i < replicated_.tensors.size(); ++i) {
+    require_uncut(what, replicated_.names[i], global_slice(replicated_.tensors[i]));
   }
 }
 
-void ShardedModel::before_write() const { state_->before_write(); }
+void FsdpState::require_uncut(const std::string& what) const {
+  require_uncut_parameters(what);
+  const NamedTensors held = buffers();
+  for (std::size_t i = 0; i < held.tensors.size(); ++i) {
+    require_uncut(what, held.names[i], global_slice(held.tensors[i]));
+  }
+}
 
-void fsdp::FsdpState::before_write() {
+void FsdpState::before_write() {
   raise_kept_errors();
   require_nothing_held();
   gathers_->release_all();
   for (const auto& unit : units_) unit->before_write();
 }
+
+void FsdpState::after_write() {
+  for (const auto& unit : units_) unit->after_write();
+}
+
+}  // namespace fsdp
 
 std::vector<RankSlice> ShardedModel::shards() const {
   std::vector<RankSlice> shards;

@@ -101,7 +101,7 @@ void TreeReduction::add(int unit, std::size_t index, const at::Tensor& gradient)
                       std::to_string(ranks().shards.world_rank()) +
                       "). To recompute activations use tessera::checkpoint()");
   }
-  at::Tensor place = row_of(u).narrow(0, item.range.start, item.range.size).view(item.shape());
+  at::Tensor place = row_of(u).narrow(0, item.range.start, item.range.size).view(gradient.sizes());
   if (gradients_[u].came[index]) {
     place.add_(gradient);
   } else {

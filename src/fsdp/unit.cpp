@@ -88,13 +88,14 @@ std::string refusal_of_unfrozen(const std::string& parameter, int world_rank) {
          "Unfreeze it before";
 }
 
-Unit::Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecision& precision, const RowSources& sources,
-           BufferPool gradients, bool init_sync)
+Unit::Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecision& precision, RowSources& sources,
+           std::shared_ptr<ThreadGate> gate, BufferPool gradients, bool init_sync)
     : name_(plan.name),
       why_sharded_(why_sharded(plan)),
       ranks_(std::move(ranks)),
       gradient_rows_(std::move(gradients)),
       is_trained_(plan.parameters.tensors.front().requires_grad()),
+      device_(plan.parameters.tensors.front().device()),
       dtype_(plan.parameters.tensors.front().scalar_type()),
       row_dtype_(either(precision.param_dtype, dtype_)),
       gradient_dtype_(either(precision.reduce_dtype, row_dtype_)),
@@ -103,11 +104,11 @@ Unit::Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecisio
       layout_(layout_of(plan, elements_of_vector(row_dtype_))),
       partition_(layout_.num_elements(), ranks_.shards.size(), elements_of_vector(row_dtype_)),
       mine_(partition_.of(ranks_.shards.rank())),
-      storage_(layout_.num_elements(), row_dtype_, why_sharded_),
-      gradient_mark_(layout_.num_elements(), row_dtype_, where_gradients_are(name_)),
-      source_(sources.make({number, label_of(name_), partition_, row_dtype_, dtype_})),
-      gate_(sources.gate()),
-      gradients_(layout_.num_elements(), gradient_dtype_, where_gradients_are(name_)) {
+      storage_(layout_.num_elements(), row_dtype_, device_, why_sharded_),
+      gradient_mark_(layout_.num_elements(), row_dtype_, device_, where_gradients_are(name_)),
+      source_(sources.make({number, label_of(name_), partition_, row_dtype_, dtype_, device_})),
+      gate_(std::move(gate)),
+      gradients_(layout_.num_elements(), gradient_dtype_, device_, where_gradients_are(name_)) {
   const at::NoGradGuard no_grad;
   adopt_values(plan, init_sync);
 }
@@ -199,6 +200,7 @@ void Unit::end_write() {
   const at::NoGradGuard no_grad;
   source_->before_write();
   shard_.detach().copy_(my_part());
+  source_->after_write();
   note_versions();
   release(/*keep_bytes=*/false);
 }
@@ -225,17 +227,15 @@ void Unit::require_sealed() {
       "Write inside `const auto whole = sharded.gather(GatherOptions().write_back(true));`");
 }
 
-void Unit::before_write() { source_->before_write(); }
-
 at::Tensor Unit::whole_values() const {
   const at::NoGradGuard no_grad;
-  at::Tensor row = at::empty({layout_.num_elements()}, at::TensorOptions(dtype_));
+  at::Tensor row = at::empty({layout_.num_elements()}, at::TensorOptions(dtype_).device(device_));
   ranks_.shards.all_gather_into(row, is_written_ ? my_part() : shard_.detach(), partition_.sizes());
   return row;
 }
 
 at::Tensor Unit::empty_row() const {
-  const at::Tensor row = at::empty({layout_.num_elements()}, at::TensorOptions(dtype_));
+  const at::Tensor row = at::empty({layout_.num_elements()}, at::TensorOptions(dtype_).device(device_));
   clear_gaps(row);
   return row;
 }
@@ -243,6 +243,7 @@ at::Tensor Unit::empty_row() const {
 void Unit::set_values(const at::Tensor& row) {
   const at::NoGradGuard no_grad;
   shard_.detach().copy_(row.narrow(0, mine_.start, mine_.size));
+  source_->after_write();
 }
 
 void Unit::require_own_memory() const {
@@ -277,7 +278,7 @@ void Unit::refuse(const std::string& why) {
   for (at::Tensor& parameter : parameters_) {
     if (storage_.holds(parameter)) continue;
     // Of the type that it has now: else the operator would complain of that.
-    const HollowStorage nothing(parameter.numel(), parameter.scalar_type(), why);
+    const HollowStorage nothing(parameter.numel(), parameter.scalar_type(), parameter.device(), why);
     parameter.set_data(nothing.view(0, parameter.sizes().vec()));
   }
 }
@@ -367,7 +368,7 @@ at::Tensor Unit::memory_for_average() {
     // Of this tensor and its storage: views that somebody holds are found too.
     return kept_.defined() && kept_.use_count() == 1 && kept_.storage().use_count() == 1;
   };
-  if (!is_free()) kept_ = at::empty({mine_.size}, at::TensorOptions(gradient_dtype_));
+  if (!is_free()) kept_ = at::empty({mine_.size}, at::TensorOptions(gradient_dtype_).device(device_));
   return kept_;
 }
 
@@ -440,7 +441,7 @@ void Unit::mark_gradients() {
   is_marked_ = true;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& item = layout_.items()[i];
-    parameters_[i].mutable_grad() = gradient_mark_.view(item.range.start, item.shape());
+    parameters_[i].mutable_grad() = gradient_mark_.view(item.range.start, parameters_[i].sizes());
   }
 }
 

@@ -4,6 +4,7 @@
 #include <tessera/fsdp/fsdp_options.h>
 #include <tessera/shard/flat_layout.h>
 #include <tessera/shard/hollow_storage.h>
+#include <tessera/shard/row_source.h>
 #include <tessera/shard/tensor_slice.h>
 
 #include <functional>
@@ -12,10 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/buffer_pool.h"
 #include "fsdp/plan_units.h"
-#include "fsdp/row_source.h"
-#include "fsdp/row_sources.h"
+#include "fsdp/thread_gate.h"
 
 namespace tessera::fsdp {
 
@@ -48,8 +47,8 @@ class Unit {
  public:
   /// The parameters become views of the row, which holds their values in shards from now on. With `init_sync` all ranks
   /// take those of rank 0. Collective.
-  Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecision& precision, const RowSources& sources,
-       BufferPool gradients, bool init_sync);
+  Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecision& precision, RowSources& sources,
+       std::shared_ptr<ThreadGate> gate, BufferPool gradients, bool init_sync);
 
   const std::string& name() const { return name_; }
   UnitState state() const { return state_; }
@@ -80,7 +79,8 @@ class Unit {
   /// The bytes go; or are kept aside until the unit is gathered again. Requires: kGathered.
   void release(bool keep_bytes);
   /// Called before the shard is written to. Blocks: until no rank reads what would change.
-  void before_write();
+  void before_write() { source_->before_write(); }
+  void after_write() { source_->after_write(); }
 
   /// An operator is about to write to parameters, or somebody else is: on every rank, each on a row of its own.
   /// Requires: kGathered. Throws ConfigError where a row lacks bits of the shard.
@@ -151,6 +151,7 @@ class Unit {
   UnitRanks ranks_;
   BufferPool gradient_rows_;
   bool is_trained_;
+  at::Device device_;
   at::ScalarType dtype_;           // of the shard
   at::ScalarType row_dtype_;       // of what is computed with
   at::ScalarType gradient_dtype_;  // of what is averaged

@@ -1,6 +1,8 @@
 #include <tessera/intercept/saved_tensors.h>
 
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <atomic>
 #include <mutex>
@@ -10,6 +12,16 @@ namespace tessera::intercept {
 namespace {
 
 thread_local SavedTensorKeeper* innermost = nullptr;
+
+class SlotHooks : public torch::autograd::SavedVariableHooks {
+ public:
+  explicit SlotHooks(std::unique_ptr<SavedTensorSlot> slot) : slot_(std::move(slot)) {}
+  void call_pack_hook(const at::Tensor& tensor) override { slot_->pack(tensor); }
+  at::Tensor call_unpack_hook() override { return slot_->unpack(); }
+
+ private:
+  std::unique_ptr<SavedTensorSlot> slot_;
+};
 
 /// Note [A front for autograd's engine]
 /// Autograd asks its default engine how to keep each tensor that it saves. LibTorch's own engine answers "as usual",
@@ -36,7 +48,9 @@ class EngineFront : public torch::autograd::Engine {
   }
 
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
-    return innermost ? innermost->make_hooks() : behind().get_default_saved_variable_hooks();
+    if (!innermost) return behind().get_default_saved_variable_hooks();
+    auto slot = innermost->make_slot();
+    return slot ? std::make_unique<SlotHooks>(std::move(slot)) : nullptr;
   }
 
   torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
@@ -68,5 +82,17 @@ SavedTensorScope::SavedTensorScope(SavedTensorKeeper& keeper) : outer_(innermost
 }
 
 SavedTensorScope::~SavedTensorScope() { innermost = outer_; }
+
+struct SavedByHand::Saved {
+  torch::autograd::SavedVariable tensor;
+};
+
+SavedByHand::SavedByHand(const at::Tensor& tensor)
+    : saved_(std::make_unique<Saved>(Saved{torch::autograd::SavedVariable(tensor, /*is_output=*/false)})) {}
+SavedByHand::~SavedByHand() = default;
+SavedByHand::SavedByHand(SavedByHand&& other) noexcept = default;
+SavedByHand& SavedByHand::operator=(SavedByHand&& other) noexcept = default;
+
+at::Tensor SavedByHand::unpack() const { return saved_->tensor.unpack(); }
 
 }  // namespace tessera::intercept

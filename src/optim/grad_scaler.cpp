@@ -54,6 +54,12 @@ std::vector<at::Tensor> gradients_of(const torch::optim::Optimizer& optimizer) {
   return gradients;
 }
 
+std::vector<Ranks> ranks_of(const ParallelModel& model) {
+  std::vector<Ranks> ranks;
+  for (const ModelAxis& axis : model.axes()) ranks.emplace_back(axis.comm);
+  return ranks;
+}
+
 at::Device device_of(const torch::optim::Optimizer& optimizer) {
   for (const auto& group : optimizer.param_groups()) {
     if (!group.params().empty()) return group.params().front().device();
@@ -83,9 +89,16 @@ GradScaler::GradScaler(const DeviceMesh& mesh, const GradScalerOptions& options)
 GradScaler::GradScaler(const Ranks& ranks, const GradScalerOptions& options)
     : GradScaler(std::vector<Ranks>{ranks}, options) {}
 
+GradScaler::GradScaler(const ParallelModel& model, const GradScalerOptions& options)
+    : GradScaler(ranks_of(model), options, /*may_be_alone=*/true) {}
+
 GradScaler::GradScaler(const std::vector<Ranks>& axes, const GradScalerOptions& options)
+    : GradScaler(axes, options, /*may_be_alone=*/false) {}
+
+GradScaler::GradScaler(const std::vector<Ranks>& axes, const GradScalerOptions& options, bool may_be_alone)
     : axes_(axes), options_(checked(options)), scale_(static_cast<float>(options.init_scale())) {
-  if (axes.empty()) throw ConfigError("GradScaler: expected at least one axis; in one process pass the world of one");
+  if (axes.empty() && !may_be_alone)
+    throw ConfigError("GradScaler: expected at least one axis; in one process pass the world of one");
 }
 
 at::Tensor GradScaler::scale(const at::Tensor& loss) const {

@@ -3,7 +3,6 @@
 #include <tessera/recompute/first_run.h>
 
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <optional>
 #include <utility>
@@ -14,7 +13,7 @@ namespace tessera::recompute {
 namespace {
 
 /// Stands for a tensor that a node of the first run saved.
-class Dropped : public torch::autograd::SavedVariableHooks {
+class Dropped : public intercept::SavedTensorSlot {
  public:
   explicit Dropped(std::shared_ptr<Segment> segment) : segment_(std::move(segment)) {}
   ~Dropped() override {
@@ -23,8 +22,8 @@ class Dropped : public torch::autograd::SavedVariableHooks {
   Dropped(const Dropped&) = delete;
   Dropped& operator=(const Dropped&) = delete;
 
-  void call_pack_hook(const at::Tensor& tensor) override { number_ = segment_->note(tensor); }
-  at::Tensor call_unpack_hook() override { return segment_->tensor(*number_); }
+  void pack(const at::Tensor& tensor) override { number_ = segment_->note(tensor); }
+  at::Tensor unpack() override { return segment_->tensor(*number_); }
 
  private:
   std::shared_ptr<Segment> segment_;
@@ -34,9 +33,7 @@ class Dropped : public torch::autograd::SavedVariableHooks {
 class Dropping : public intercept::SavedTensorKeeper {
  public:
   explicit Dropping(std::shared_ptr<Segment> segment) : segment_(std::move(segment)) {}
-  std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() override {
-    return std::make_unique<Dropped>(segment_);
-  }
+  std::unique_ptr<intercept::SavedTensorSlot> make_slot() override { return std::make_unique<Dropped>(segment_); }
 
  private:
   std::shared_ptr<Segment> segment_;

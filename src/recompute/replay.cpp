@@ -1,22 +1,20 @@
 #include "recompute/replay.h"
 
-#include <torch/csrc/autograd/saved_variable_hooks.h>
-
 #include <utility>
 
 namespace tessera::recompute {
 namespace {
 
 /// Keeps the tensor as autograd would: the function may have a backward of its own inside.
-class ReplayHooks : public torch::autograd::SavedVariableHooks {
+class ReplaySlot : public intercept::SavedTensorSlot {
  public:
-  explicit ReplayHooks(Replay& replay) : replay_(replay) {}
+  explicit ReplaySlot(Replay& replay) : replay_(replay) {}
 
-  void call_pack_hook(const at::Tensor& tensor) override {
-    tensor_ = tensor.tensor_data();  // without its node, which will own these hooks
+  void pack(const at::Tensor& tensor) override {
+    tensor_ = tensor.tensor_data();  // without its node, which will own this
     replay_.take(tensor);
   }
-  at::Tensor call_unpack_hook() override { return tensor_; }
+  at::Tensor unpack() override { return tensor_; }
 
  private:
   Replay& replay_;
@@ -33,9 +31,9 @@ Replay::Replay(const std::vector<SavedTensor>& expected, bool may_stop, Replayed
   }
 }
 
-std::unique_ptr<torch::autograd::SavedVariableHooks> Replay::make_hooks() {
+std::unique_ptr<intercept::SavedTensorSlot> Replay::make_slot() {
   if (stopped_) return nullptr;  // the function caught what was thrown to stop it: let it
-  return std::make_unique<ReplayHooks>(*this);
+  return std::make_unique<ReplaySlot>(*this);
 }
 
 void Replay::take(const at::Tensor& tensor) {

@@ -34,7 +34,7 @@ class Replay : public intercept::SavedTensorKeeper {
   /// `may_stop`: the function need not run to its end.
   Replay(const std::vector<SavedTensor>& expected, bool may_stop, Replayed& replayed);
 
-  std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() override;
+  std::unique_ptr<intercept::SavedTensorSlot> make_slot() override;
   void take(const at::Tensor& tensor);
   std::size_t num_taken() const { return num_taken_; }
 

@@ -1,12 +1,10 @@
 #include "recompute/segment.h"
 
 #include <tessera/core/error.h>
-#include <tessera/intercept/in_backward.h>
+#include <tessera/intercept/backward_pass.h>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <exception>
 #include <string>
@@ -31,8 +29,8 @@ Segment::Segment(const std::vector<at::Tensor>& inputs, RunAgain run_again)
   for (const at::Tensor& input : inputs) {
     const bool defined = input.defined();
     // Detached: the inputs are not to hold the graph before them.
-    inputs_.push_back({torch::autograd::SavedVariable(defined ? input.detach() : input, /*is_output=*/false),
-                       defined && input.requires_grad(), defined ? input._version() : 0});
+    inputs_.push_back({intercept::SavedByHand(defined ? input.detach() : input), defined && input.requires_grad(),
+                       defined ? input._version() : 0});
   }
 }
 
@@ -73,7 +71,7 @@ at::Tensor Segment::tensor(std::size_t number) {
   }
   // A pass that frees the graph tells when the node is done. One that retains it does not, so the tensor goes at once;
   // if the node asks again it is computed again.
-  if (in_backward() && !torch::autograd::get_current_graph_task_keep_graph()) return slot.tensor;
+  if (in_backward() && !intercept::keeps_graph()) return slot.tensor;
   return std::exchange(slot.tensor, at::Tensor());
 }
 
@@ -83,7 +81,7 @@ std::shared_ptr<Replayed> Segment::replayed_of_this_pass() {
   replayed = std::make_shared<Replayed>();
   if (in_backward()) {
     // The pass owns it, whether it succeeds or fails; the call itself has nothing to do.
-    torch::autograd::Engine::get_default_engine().queue_callback([replayed] {});
+    intercept::at_end_of_backward([replayed] {});
     replayed_ = replayed;
   }
   return replayed;

@@ -4,7 +4,6 @@
 #include <tessera/recompute/first_run.h>
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/saved_variable.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -50,7 +49,7 @@ class Segment {
 
  private:
   struct Input {
-    torch::autograd::SavedVariable tensor;  // so that a checkpoint around this one can drop it
+    intercept::SavedByHand tensor;  // so that a checkpoint around this one can drop it
     bool requires_grad;
     std::int64_t version;
   };

@@ -13,7 +13,7 @@ void BufferSync::note(const std::vector<at::Tensor>& buffers) {
   }
 }
 
-void BufferSync::take(const Communicator& comm, const std::vector<at::Tensor>& buffers, int root) {
+void BufferSync::take(const Communicator& comm, const std::vector<at::Tensor>& buffers, int root, bool graphs_live) {
   if (comm.size() == 1 || buffers.empty()) return;
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> values;
@@ -21,21 +21,25 @@ void BufferSync::take(const Communicator& comm, const std::vector<at::Tensor>& b
   broadcast_all(comm, values, root);
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     // On a device the question would wait.
-    const bool has_it = buffers[i].is_cpu() && at::equal(buffers[i], values[i]);
-    if (comm.rank() != root && !has_it) write(buffers[i], values[i]);
+    const bool has_it = comm.rank() == root || (buffers[i].is_cpu() && at::equal(buffers[i], values[i]));
+    if (!has_it && graphs_live && !is_quiet(buffers[i])) continue;
+    if (!has_it) write(buffers[i], values[i]);
+    note({buffers[i]});
   }
-  note(buffers);
 }
 
 /// Note [Buffers that graphs have kept]
 /// A graph refuses to go backward when something it has kept was written to since. BatchNorm's kernels write their
 /// running statistics behind autograd's back, because training does not go backward through them; so a graph that lives
 /// when ranks take rank 0's, of a second forward or a loss that keeps it, must not hear of that either. What a program
-/// itself has written to since the last time, it hears of.
-void BufferSync::write(const at::Tensor& buffer, const at::Tensor& value) {
+/// itself has written to since the last time, it hears of; so that is left alone while another graph lives.
+bool BufferSync::is_quiet(const at::Tensor& buffer) const {
   const auto known = versions_.find(buffer.unsafeGetTensorImpl());
-  const bool is_quiet = known != versions_.end() && !buffer.is_inference() && known->second == buffer._version();
-  if (!is_quiet) {
+  return known != versions_.end() && !buffer.is_inference() && known->second == buffer._version();
+}
+
+void BufferSync::write(const at::Tensor& buffer, const at::Tensor& value) {
+  if (!is_quiet(buffer)) {
     buffer.copy_(value);
     return;
   }

@@ -1,6 +1,7 @@
 #include <tessera/shard/refuse_modules.h>
 
 #include <tessera/core/error.h>
+#include <tessera/shard/named_tensors.h>
 
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
@@ -27,6 +28,15 @@ void refuse_sparse_gradients(const torch::nn::Module& model) {
     throw ConfigError("the embedding \"" + name +
                       "\" makes sparse gradients, and shards have dense ones: build it with sparse(false)");
   });
+}
+
+void refuse_devices(const torch::nn::Module& model) {
+  const NamedTensors state = state_of(model);
+  for (std::size_t i = 0; i < state.tensors.size(); ++i) {
+    if (state.tensors[i].is_cpu()) continue;
+    throw ConfigError(state.names[i] + " is on " + state.tensors[i].device().str() +
+                      ": models on devices are not shared between ranks yet. Move the model to the CPU first");
+  }
 }
 
 void refuse_renormalising_modules(const torch::nn::Module& model) {

@@ -62,7 +62,7 @@ TEST(FindUnusedParameters, AveragesOnceWhatAnEarlierPassLeft) {
           model->zero_grad();
           {
             std::optional<NoSync> guard;
-            if (!averages_first) guard.emplace(ddp.state());
+            if (!averages_first) guard.emplace(ddp);
             backward(*model, world.rank());
           }
           backward(*model, world.rank(), /*skip_middle=*/true);
@@ -191,7 +191,7 @@ TEST(BucketBytes, ThatWereSetBeforeTheFirstStepStay) {
       require(ddp.statistics().num_buckets > 1, "several, also after the first step");
       for (std::size_t i = 0; i < ddp.parameters().size(); ++i) {
         require(at::allclose(ddp.parameters()[i].grad(), alone.parameters()[i].grad() / 2, 1e-5, 1e-6),
-                ddp.parameter_names()[i]);
+                ddp.averaged_parameters()[i].first);
       }
     }
   });
@@ -213,7 +213,7 @@ TEST(Buckets, ThatAreGivenStayAndAverageAsAllOthersDo) {
           require(ddp.statistics().num_buckets == 3 && ddp.buckets() == given, "they stay");
           for (std::size_t i = 0; i < ddp.parameters().size(); ++i) {
             require(at::allclose(ddp.parameters()[i].grad(), alone.parameters()[i].grad() / 3, 1e-5, 1e-6),
-                    ddp.parameter_names()[i]);
+                    ddp.averaged_parameters()[i].first);
           }
         }
       }

@@ -9,6 +9,10 @@
 #include <torch/optim/sgd.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+#include <tuple>
+#include <utility>
+
 #include "data_parallel/small_models.h"
 #include "support/error_message.h"
 #include "support/require.h"
@@ -46,7 +50,8 @@ TEST(Distribute, AveragesTheGradientsOfAModelThatWasNotModified) {
       require(close(model->last->weight.grad(), average_of(3)), "not the average");
     }
     require(ddp.statistics().num_synchronised == 3, "three passes were averaged");
-    require(ddp.parameters().size() == 6 && ddp.parameter_names().front() == "first.weight", "the parameters");
+    require(ddp.parameters().size() == 6 && ddp.averaged_parameters().front().first == "first.weight",
+            "the parameters");
   });
 }
 
@@ -275,7 +280,7 @@ TEST(NoSync, AddsGradientsUpUntilTheFirstPassAfterIt) {
   });
 }
 
-TEST(NoSync, CountsWhereTheForwardRuns) {
+TEST(NoSync, CountsWhereTheBackwardRuns) {
   run_threads(2, [](const World& world) {
     const auto model = std::make_shared<Chain>();
     const auto ddp = distribute(model, world);
@@ -284,15 +289,15 @@ TEST(NoSync, CountsWhereTheForwardRuns) {
       const auto guard = ddp.no_sync();
       output.sum().backward();
     }
-    require(close(model->last->weight.grad(), average_of(2)), "the forward was outside");
-    // A forward that nobody uses does not decide about the next one.
+    require(close(model->last->weight.grad(), gradient_of(world.rank())), "the forward was outside");
     model->zero_grad();
-    model->forward(chain_input(0));
+    at::Tensor loss;
     {
       const auto guard = ddp.no_sync();
-      backward(*model, world.rank());
+      loss = model->forward(chain_input(world.rank())).sum();
     }
-    require(close(model->last->weight.grad(), gradient_of(world.rank())), "the forward was inside");
+    loss.backward();
+    require(close(model->last->weight.grad(), average_of(2)), "the forward was inside");
   });
 }
 
@@ -349,37 +354,120 @@ TEST(Distribute, WorksWithBothKindsOfZeroGrad) {
   });
 }
 
-TEST(Distribute, RefusesASecondBackwardOfOneForward) {
+TEST(Distribute, AveragesWhateverForwardABackwardBelongsTo) {
   run_threads(2, [](const World& world) {
     const auto model = std::make_shared<Chain>();
-    const auto early = model->forward(chain_input(0)).sum();
+    const auto early = model->forward(chain_input(world.rank())).sum();
     const auto ddp = distribute(model, world, DdpOptions().init_sync(false));
-    testing::expect_parts(testing::message_of<ConfigError>([&] { early.backward(); }),
-                          {"a backward pass ran whose forward was not seen"});
+    early.backward();
+    require(close(model->last->weight.grad(), average_of(2)), "a forward before distribute()");
     const auto loss = model->forward(chain_input(world.rank())).sum();
     loss.backward({}, /*retain_graph=*/true);
-    const auto text = testing::message_of<ConfigError>([&] { loss.backward(); });
-    testing::expect_parts(text, {"a second backward pass ran after one forward", "Add the losses"});
+    loss.backward();
+    require(close(model->last->weight.grad(), 3 * average_of(2)), "two backwards of one forward");
   });
 }
 
-TEST(Distribute, RefusesToGoOnAfterABackwardThatFailed) {
+TEST(Distribute, RefusesModelsOnDevices) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    model->middle->register_parameter("far", at::zeros({2}, at::kMeta));
+    testing::expect_parts(testing::message_of<ConfigError>([&] { std::ignore = distribute(model, world); }),
+                          {"middle.far is on meta", "not shared between ranks yet"});
+  });
+}
+
+TEST(Distribute, RefusesABackwardOnAnotherThread) {
   run_threads(1, [](const World& world) {
     const auto model = std::make_shared<Chain>();
-    DistributedDataParallel<Chain> ddp(model, world);
-    const auto forward = [&] { return ddp(chain_input(0), false).sum(); };
-    const auto loss = forward();
-    const auto other = forward();
-    // After the last layer's gradients, which begin the pass.
-    model->first->weight.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("broken"); });
-    EXPECT_THROW(loss.backward(), std::runtime_error);
-    testing::expect_parts(testing::message_of<ConfigError>([&] { other.backward(); }),
-                          {"a backward pass began inside another one, or after one that failed", "rank 0"});
-    testing::expect_parts(testing::message_of<ConfigError>(forward),
-                          {"a forward began before the last backward pass was complete", "rank 0"});
-    testing::expect_parts(testing::message_of<ConfigError>([&] { std::ignore = ddp.handle().buckets(); }),
-                          {"A backward pass is under way, or failed", "distribute the model anew"});
+    const auto ddp = distribute(model, world);
+    const auto loss = model->forward(chain_input(0)).sum();
+    std::string text;
+    std::thread([&] { text = testing::message_of<ConfigError>([&] { loss.backward(); }); }).join();
+    testing::expect_parts(text, {"runs on another thread than distribute()", "rank 0", "under NoGradGuard"});
   });
+}
+
+TEST(Distribute, RefusesABackwardInsideAnother) {
+  run_threads(1, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world);
+    at::Tensor inner = model->forward(chain_input(0)).sum();
+    const auto loss = model->forward(chain_input(0)).sum();
+    model->first->weight.register_hook([&inner](const at::Tensor& gradient) {
+      if (inner.defined()) std::exchange(inner, at::Tensor()).backward();
+      return gradient;
+    });
+    testing::expect_parts(testing::message_of<ConfigError>([&] { loss.backward(); }),
+                          {"a backward pass began inside another one", "rank 0", "tessera::checkpoint()"});
+  });
+}
+
+TEST(Distribute, RefusesOtherBucketsInsideABackward) {
+  run_threads(1, [](const World& world) {
+    const auto model = std::make_shared<Chain>();
+    const auto ddp = distribute(model, world);
+    model->first->weight.register_hook([&ddp](const at::Tensor& gradient) {
+      ddp.set_bucket_bytes(16);
+      return gradient;
+    });
+    const auto loss = model->forward(chain_input(0)).sum();
+    testing::expect_parts(testing::message_of<ConfigError>([&] { loss.backward(); }),
+                          {"set_bucket_bytes must be called between steps", "A backward pass is under way"});
+  });
+}
+
+TEST(Distribute, GoesOnAfterABackwardThatFailed) {
+  for (const DdpOptions& options :
+       {DdpOptions(), DdpOptions().find_unused_parameters(true), DdpOptions().static_graph(true),
+        DdpOptions().gradient_as_bucket_view(false), DdpOptions().bucket_bytes(16)}) {
+    run_threads(2, [&](const World& world) {
+      const auto model = std::make_shared<Chain>();
+      const auto ddp = distribute(model, world, options);
+      bool fails = true;
+      // After the last layer's gradients, which begin the pass.
+      model->first->weight.register_hook([&fails](const at::Tensor& gradient) {
+        if (fails) throw std::runtime_error("broken");
+        return gradient;
+      });
+      for (int times = 0; times < 2; ++times) {
+        const auto loss = model->forward(chain_input(world.rank())).sum();
+        const auto other = model->forward(chain_input(world.rank())).sum();
+        fails = true;
+        EXPECT_THROW(loss.backward(), std::runtime_error);
+        fails = false;
+        require(!model->last->weight.grad().defined(), "what the pass left is of no use");
+        std::ignore = ddp.buckets();
+        other.backward();
+        require(close(model->last->weight.grad(), average_of(2)), "the average of a forward that ran before");
+        model->zero_grad();
+        backward(*model, world.rank());
+        require(close(model->last->weight.grad(), average_of(2)), "the average of the next");
+        model->zero_grad();
+      }
+    });
+  }
+}
+
+TEST(Distribute, FollowsParametersThatWereFrozenAfterABackwardThatFailed) {
+  for (const bool asks_for_buckets : {false, true}) {
+    run_threads(2, [&](const World& world) {
+      const auto model = std::make_shared<Chain>();
+      const auto ddp = distribute(model, world);
+      bool fails = true;
+      model->first->weight.register_hook([&fails](const at::Tensor& gradient) {
+        if (fails) throw std::runtime_error("broken");
+        return gradient;
+      });
+      EXPECT_THROW(backward(*model, world.rank()), std::runtime_error);
+      fails = false;
+      model->middle->weight.requires_grad_(false);
+      if (asks_for_buckets) std::ignore = ddp.buckets();
+      backward(*model, world.rank());
+      require(close(model->last->weight.grad(), average_of(2)), "the average");
+      require(!model->middle->weight.grad().defined(), "frozen");
+    });
+  }
 }
 
 TEST(Distribute, StopsWhenTheHandleEnds) {
@@ -402,7 +490,9 @@ TEST(DistributedDataParallel, WrapsAModelWithoutListeningToOperators) {
       ddp(chain_input(world.rank()), false).sum().backward();
       require(close(ddp.module().last->weight.grad(), average_of(2)), "the average");
     }
-    EXPECT_THROW(backward(*model, world.rank()), ConfigError);  // not by the wrapper
+    ddp->zero_grad();
+    backward(*model, world.rank());
+    require(close(ddp.module().last->weight.grad(), average_of(2)), "also of a forward that was not the wrapper's");
   });
 }
 

@@ -1,6 +1,7 @@
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
 #include <tessera/fsdp/fully_shard.h>
+#include <tessera/optim/clip_grad_norm.h>
 
 #include <torch/torch.h>
 #include <gtest/gtest.h>
@@ -238,7 +239,7 @@ TEST(FullyShard, TellsAWriterWhoStillReadsACommonCopy) {
       [&](const World& world) {
         Layers model(1);
         const ShardedModel sharded = fully_shard(model, world, every_layer());
-        std::optional<ShardedModel::Whole> whole(std::in_place, sharded.state(), GatherOptions());
+        std::optional<Whole> whole(std::in_place, sharded);
         if (world.rank() == 1) {
           refused.wait();
           return;

@@ -1,6 +1,7 @@
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
 #include <tessera/fsdp/fully_sharded.h>
+#include <tessera/optim/clip_grad_norm.h>
 
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>

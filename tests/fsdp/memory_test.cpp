@@ -4,6 +4,7 @@
 #include <tessera/fsdp/fsdp_memory.h>
 #include <tessera/fsdp/fully_shard.h>
 #include <tessera/optim/adamw.h>
+#include <tessera/shard/buffer_pool.h>
 #include <tessera/shard/partition.h>
 
 #include <torch/nn/modules/linear.h>
@@ -18,7 +19,6 @@
 #include <utility>
 #include <vector>
 
-#include "fsdp/buffer_pool.h"
 #include "support/error_message.h"
 #include "support/require.h"
 
@@ -281,14 +281,14 @@ TEST(FsdpMemory, CountsFromBeforeTheFirstBackward) {
 }
 
 TEST(BufferPool, SaysThatThereIsNoMemory) {
-  fsdp::BufferPool pool(fake_world(0, 2).comm(), 0);
+  BufferPool pool(host_pages, 0);
   EXPECT_THAT(testing::message_of<StorageError>([&] { pool.lend(std::size_t{1} << 60); }),
               HasSubstr("bytes of memory to gather parameters into"));
 }
 
 // Autograd's threads, and those of a group, let go of gathered parameters too.
 TEST(BufferPool, IsGivenBackToFromEveryThread) {
-  fsdp::BufferPool pool(fake_world(0, 2).comm(), 256);
+  BufferPool pool(host_pages, 256);
   const auto lend_and_give_back = [&pool] {
     for (int i = 0; i < 5000; ++i) {
       const c10::DataPtr first = pool.lend(256);

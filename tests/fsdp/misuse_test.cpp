@@ -1,6 +1,7 @@
 // What cannot work says so, and what to do.
 #include <tessera/core/error.h>
 #include <tessera/fsdp/check_optimizer.h>
+#include <tessera/optim/clip_grad_norm.h>
 
 #include <torch/optim.h>
 #include <torch/serialize.h>

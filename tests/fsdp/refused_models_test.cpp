@@ -36,6 +36,24 @@ TEST(RefusedModels, ViewsThatWereMadeBefore) {
       {"third.bias", "1 other tensor"});
 }
 
+TEST(RefusedModels, OnDevices) {
+  // The only device without bytes that every machine has.
+  expect_refused(
+      [] {
+        auto model = filled_chain();
+        model->second->register_parameter("far", at::zeros({2}, at::kMeta));
+        return model;
+      },
+      {"second.far is on meta", "not shared between ranks yet", "CPU", "rank"});
+  expect_refused(
+      [] {
+        auto model = filled_chain();
+        model->register_buffer("far", at::zeros({2}, at::kMeta));
+        return model;
+      },
+      {"far is on meta"});
+}
+
 TEST(RefusedModels, AreNamedAlikeWhereverTheirMemoryLies) {
   // All parameters are in use: the one that is named must not depend on addresses.
   for (int round = 0; round < 5; ++round) {

@@ -1,5 +1,6 @@
 // What a sharded model says of itself: states, shards, and how much memory it holds.
 #include <tessera/core/error.h>
+#include <tessera/optim/clip_grad_norm.h>
 #include <tessera/shard/global_slice.h>
 
 #include <torch/optim/sgd.h>
@@ -118,7 +119,8 @@ TEST(ShardedState, OfAModelThatWasCutBeforeIsNotTakenForAllOfIt) {
       expect_parts(message_of<ConfigError>([&] { sharded.full_state_dict(); }),
                    {"full_state_dict() knows only the ranks", "of w those have", half.text(),
                     "it was cut before fully_shard()"});
-      expect_parts(message_of<ConfigError>([&] { clip_grad_norm(sharded, 1.0); }), {"clip_grad_norm()", half.text()});
+      expect_parts(message_of<ConfigError>([&] { clip_grad_norm(sharded, 1.0); }),
+                   {"ParallelModel::axes() knows only the ranks", half.text()});
       const auto slices = sharded.sharded_state_dict();
       EXPECT_EQ(slices.at("w").slice.shape(), (std::vector<std::int64_t>{2 * rows, 3}));
       const std::int64_t first = rows == 4 ? 0 : rows * 3 / 2 * world.rank();
@@ -160,16 +162,13 @@ TEST(ShardedState, TellsWhatEachTrainedTensorHoldsOfWhichParameter) {
       const auto alone = filled_chain();
       const auto options = small_units().auto_wrap(wrap_none()).min_num_params(4).use_orig_params(orig);
       const ShardedModel sharded = fully_shard(filled_chain(), world, options);
-      const auto parameters = sharded.parameters();
-      const auto parts = sharded.parameter_parts();
-      ASSERT_EQ(parts.size(), parameters.size());
       std::set<std::string> names;
-      for (std::size_t i = 0; i < parts.size(); ++i) {
-        for (const ParameterPart& part : parts[i]) {
+      for (const TrainedTensor& trained : sharded.trained()) {
+        for (const ParameterPart& part : trained.parts) {
           EXPECT_TRUE(names.insert(part.name).second) << part.name << " stands once";
           const at::Tensor whole = alone->named_parameters()[part.name].detach();
           EXPECT_EQ(part.slice.shape(), whole.sizes().vec());
-          const at::Tensor held = parameters[i].detach().view({-1}).narrow(0, part.held.start, part.held.size);
+          const at::Tensor held = trained.tensor.detach().view({-1}).narrow(0, part.held.start, part.held.size);
           EXPECT_TRUE(torch::equal(held, elements_of(whole, part.slice))) << part.name;
         }
       }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "fsdp/chain.h"
@@ -116,7 +117,7 @@ TEST(WritesToAShardedModel, ThatIsTrainedInMoreBitsAreRefused) {
         expect_parts(message_of<c10::Error>([&] { model->second->weight.data().mul_(2); }),
                      {"\"second\"", "Float", "Double", "load_full_state_dict", "rank"});
       }
-      EXPECT_THROW(sharded.gather(GatherOptions().write_back(true)), ConfigError);
+      EXPECT_THROW(std::ignore = sharded.gather(GatherOptions().write_back(true)), ConfigError);
       // The model is as it was.
       expect_close(sharded.full_state_dict(), before, 0);
       model->forward(chain_input(0, 0).to(at::kFloat)).sum().backward();
@@ -205,8 +206,8 @@ TEST(Gather, WithWriteBackKeepsWhatIsWritten) {
     Training<Chain> training{.pass = one_backward<Chain>, .options = options};
     training.num_steps = 3;
     training.before_step = [](Chain& model, const ShardedModel* sharded) {
-      std::optional<ShardedModel::Whole> whole;
-      if (sharded) whole.emplace(sharded->state(), GatherOptions().write_back(true));
+      std::optional<Whole> whole;
+      if (sharded) whole.emplace(*sharded, GatherOptions().write_back(true));
       double* const weight = model.second->weight.data_ptr<double>();
       for (int i = 0; i < 64; ++i) weight[i] *= 1.5;
       model.third->weight.data().add_(0.25);

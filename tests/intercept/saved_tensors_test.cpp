@@ -1,7 +1,6 @@
 #include <tessera/intercept/saved_tensors.h>
 
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/saved_variable_hooks.h>
 #include <torch/torch.h>
 #include <gtest/gtest.h>
 
@@ -14,19 +13,17 @@ namespace {
 
 /// Keeps tensors rounded: what comes back shows that it was asked.
 struct Rounding : SavedTensorKeeper {
-  struct Hooks : torch::autograd::SavedVariableHooks {
-    explicit Hooks(int& count) : num_saved(count) {}
-    void call_pack_hook(const at::Tensor& tensor) override {
+  struct Slot : SavedTensorSlot {
+    explicit Slot(int& count) : num_saved(count) {}
+    void pack(const at::Tensor& tensor) override {
       ++num_saved;
       kept = tensor.detach().round();
     }
-    at::Tensor call_unpack_hook() override { return kept; }
+    at::Tensor unpack() override { return kept; }
     int& num_saved;
     at::Tensor kept;
   };
-  std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() override {
-    return asks ? std::make_unique<Hooks>(num_saved) : nullptr;
-  }
+  std::unique_ptr<SavedTensorSlot> make_slot() override { return asks ? std::make_unique<Slot>(num_saved) : nullptr; }
   int num_saved = 0;
   bool asks = true;
 };

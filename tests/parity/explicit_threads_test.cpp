@@ -1,6 +1,7 @@
 // FullySharded: the layers of the GPT-like model are wrapped, and then the model.
 #include <tessera/comm/world.h>
 #include <tessera/fsdp/fully_sharded.h>
+#include <tessera/optim/clip_grad_norm.h>
 #include <tessera/recompute/checkpoint.h>
 
 #include <torch/optim.h>
@@ -120,9 +121,9 @@ State train_explicitly(const ParityCase& parity, const std::string& variant, con
     optimizer->zero_grad();
     for (int micro = 0; micro < parity.micro_batches; ++micro) {
       const int part = comm.rank() * parity.micro_batches + micro;
-      std::vector<std::unique_ptr<ShardedModel::NoSync>> guards;
+      std::vector<std::unique_ptr<NoSync>> guards;
       for (const ShardedModel& block : gpt.blocks) {
-        if (micro + 1 < parity.micro_batches) guards.push_back(std::make_unique<ShardedModel::NoSync>(block.state()));
+        if (micro + 1 < parity.micro_batches) guards.push_back(std::make_unique<NoSync>(block));
       }
       const auto loss = gpt.loss(step, part) / parity.micro_batches;
       if (step % 4 == 1) {

@@ -73,7 +73,7 @@ std::uint64_t train_otherwise(const Communicator& comm, int num_steps) {
   const int own = kMicroBatches / comm.size();
   for (int step = 0; step < num_steps; ++step) {
     for (int micro = 0; micro < own; ++micro) {
-      std::unique_ptr<NoSync> guard(micro + 1 < own ? new NoSync(ddp.state()) : nullptr);
+      std::unique_ptr<NoSync> guard(micro + 1 < own ? new NoSync(ddp) : nullptr);
       const int part = comm.rank() * own + micro;
       (model->loss(model->forward(model->input(step, part)), step, part) / own).backward();
     }

@@ -2,6 +2,7 @@
 
 #include <tessera/fsdp/fully_shard.h>
 #include <tessera/intercept/watch.h>
+#include <tessera/optim/clip_grad_norm.h>
 
 #include <algorithm>
 #include <numeric>

@@ -46,6 +46,18 @@ void train_two_at_once(const Action& action, User& user, Seen& seen) {
   });
 }
 
+/// As a pipeline does: several forwards, then their backwards in one order or the other.
+void train_apart(const Action& action, User& user, Seen& seen) {
+  user.for_each_part([&](int part) {
+    std::vector<Tensor> losses{loss_of(user, action.number, part), loss_of(user, action.number + 1, part)};
+    if (action.way % 2 == 1) std::swap(losses.front(), losses.back());
+    for (const Tensor& loss : losses) {
+      seen.add("loss", part, loss);
+      (loss * user.share()).backward();
+    }
+  });
+}
+
 void train_with_penalty(const Action& action, User& user, Seen& seen) {
   user.for_each_part([&](int part) {
     Batch batch = make_batch(action.number, part);
@@ -192,6 +204,7 @@ const std::vector<Kind>& pass_kinds() {
       {"train", 20, train},
       {"accumulate", 8, accumulate},
       {"train_two_at_once", 4, train_two_at_once},
+      {"train_apart", 4, train_apart},
       {"train_with_penalty", 2, train_with_penalty},
       {"train_with_autocast", 2, train_with_autocast},
       {"evaluate", 8, evaluate},

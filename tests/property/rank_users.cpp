@@ -4,6 +4,7 @@
 #include <tessera/core/error.h>
 #include <tessera/data_parallel/distributed_data_parallel.h>
 #include <tessera/fsdp/fully_sharded.h>
+#include <tessera/optim/clip_grad_norm.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/train/training_state.h>
 
@@ -141,7 +142,7 @@ class DdpUser : public WholeUser {
   }
   void for_each_part(const std::function<void(int part)>& run) override { run(tools_.rank()); }
   double share() const override { return 1; }
-  std::shared_ptr<void> without_sync() override { return std::make_shared<NoSync>(ddp().state()); }
+  std::shared_ptr<void> without_sync() override { return std::make_shared<NoSync>(ddp()); }
   void begin_again() override {
     ddp_.reset();
     wrapper_.reset();
@@ -213,9 +214,9 @@ class FsdpUser : public User {
   void for_each_part(const std::function<void(int part)>& run) override { run(tools_.rank()); }
   double share() const override { return 1; }
   std::vector<std::pair<std::string, Tensor>> trained() const override { return sharded_.named_parameters(); }
-  std::shared_ptr<void> without_sync() override { return std::make_shared<ShardedModel::NoSync>(sharded_.state()); }
+  std::shared_ptr<void> without_sync() override { return std::make_shared<NoSync>(sharded_); }
   std::shared_ptr<void> gather(bool write_back) override {
-    return std::make_shared<ShardedModel::Whole>(sharded_.state(), GatherOptions().write_back(write_back));
+    return std::make_shared<Whole>(sharded_, GatherOptions().write_back(write_back));
   }
   double clip(double max_norm) override { return clip_grad_norm(sharded_, max_norm); }
   std::map<std::string, Tensor> full_state() override { return sharded_.full_state_dict(); }
@@ -223,12 +224,10 @@ class FsdpUser : public User {
   std::vector<Piece> pieces() override {
     const torch::NoGradGuard no_grad;  // or it would count as a forward
     std::vector<Piece> pieces;
-    const auto parameters = sharded_.parameters();
-    const auto parts = sharded_.parameter_parts();
     const auto of_model = model_->named_parameters();
     std::set<std::string> known;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      for (const ParameterPart& part : parts[i]) {
+    for (const TrainedTensor& trained : sharded_.trained()) {
+      for (const ParameterPart& part : trained.parts) {
         known.insert(part.name);
         if (part.held.size == 0) continue;
         const auto held = [&](const Tensor& tensor) {
@@ -236,9 +235,9 @@ class FsdpUser : public User {
         };
         // Who has cleared the model's gradients has cleared these; that is done when they are next looked at.
         const bool is_cleared = !of_model[part.name].grad().defined();
-        const Tensor gradient = is_cleared ? Tensor() : held(parameters[i].grad());
-        Piece piece{part.name, part.slice, held(parameters[i]), gradient, {}};
-        for (const auto& [name, tensor] : state_of(*optimizer_, parameters[i])) piece.state[name] = held(tensor);
+        const Tensor gradient = is_cleared ? Tensor() : held(trained.tensor.grad());
+        Piece piece{part.name, part.slice, held(trained.tensor), gradient, {}};
+        for (const auto& [name, tensor] : state_of(*optimizer_, trained.tensor)) piece.state[name] = held(tensor);
         pieces.push_back(std::move(piece));
       }
     }

@@ -56,15 +56,8 @@ const std::vector<Refusal>& refusals() {
        [](const Action&, const Config&, const Circumstances& now) { return now.flags_changed; }},
       {"frozen or unfrozen after their forward had begun",
        [](const Action&, const Config&, const Circumstances& now) { return now.flags_changed; }},
-      {"a second backward pass ran after one forward",
-       [](const Action& action, const Config&, const Circumstances& now) {
-         // Where all that is still trained is inside functions of autograd, no forward is seen.
-         return now.flags_changed || is_one_of(action, {"go_back_twice"});
-       }},
       {"forward was not seen",
        [](const Action&, const Config&, const Circumstances& now) { return now.flags_changed; }},
-      {"distribute the model anew",
-       [](const Action&, const Config&, const Circumstances& now) { return now.has_failed; }},
       {"must be called between steps",
        [](const Action& action, const Config&, const Circumstances&) {
          return is_one_of(action, {"resize_buckets", "train_uneven", "load_checkpoint"});

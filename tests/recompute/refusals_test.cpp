@@ -2,8 +2,6 @@
 #include <tessera/core/error.h>
 #include <tessera/intercept/saved_tensors.h>
 
-#include <torch/csrc/autograd/saved_variable_hooks.h>
-
 #include <memory>
 #include <stdexcept>
 #include <thread>
@@ -71,12 +69,12 @@ TEST(CheckpointRefuses, AFunctionThatChangesItsInput) {
 
 /// Keeps tensors as they are, without LibTorch's look at their versions.
 struct Holding : intercept::SavedTensorKeeper {
-  struct Hooks : torch::autograd::SavedVariableHooks {
-    void call_pack_hook(const at::Tensor& tensor) override { kept = tensor.detach(); }
-    at::Tensor call_unpack_hook() override { return kept; }
+  struct Slot : intercept::SavedTensorSlot {
+    void pack(const at::Tensor& tensor) override { kept = tensor.detach(); }
+    at::Tensor unpack() override { return kept; }
     at::Tensor kept;
   };
-  std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() override { return std::make_unique<Hooks>(); }
+  std::unique_ptr<intercept::SavedTensorSlot> make_slot() override { return std::make_unique<Slot>(); }
 };
 
 TEST(CheckpointRefuses, AnInputThatWasChangedBeforeBackward) {

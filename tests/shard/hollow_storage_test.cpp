@@ -11,7 +11,7 @@ namespace {
 c10::DataPtr bytes_of(const at::Tensor& tensor) { return {tensor.mutable_data_ptr(), c10::Device(c10::kCPU)}; }
 
 TEST(HollowStorage, SaysWhyThereIsNothingToRead) {
-  const HollowStorage storage(6, at::kFloat, "it is sharded");
+  const HollowStorage storage(6, at::kFloat, at::kCPU, "it is sharded");
   const at::Tensor view = storage.view(0, {2, 3});
   try {
     view.sum();
@@ -24,7 +24,7 @@ TEST(HollowStorage, SaysWhyThereIsNothingToRead) {
 }
 
 TEST(HollowStorage, ShowsTheBytesOfTheMomentInEveryView) {
-  HollowStorage storage(6, at::kFloat, "empty");
+  HollowStorage storage(6, at::kFloat, at::kCPU, "empty");
   const at::Tensor early = storage.view(2, {2, 2});
   const at::Tensor first = at::arange(6, at::kFloat);
   const at::Tensor second = first + 10;
@@ -40,7 +40,7 @@ TEST(HollowStorage, ShowsTheBytesOfTheMomentInEveryView) {
 TEST(HollowStorage, GivesTheBytesBack) {
   static int num_returned;
   num_returned = 0;
-  HollowStorage storage(1, at::kFloat, "empty");
+  HollowStorage storage(1, at::kFloat, at::kCPU, "empty");
   float value = 1;
   storage.give({&value, &value, [](void*) { ++num_returned; }, c10::Device(c10::kCPU)});
   EXPECT_EQ(num_returned, 0);

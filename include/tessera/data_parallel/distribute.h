@@ -2,12 +2,15 @@
 
 #include <tessera/data_parallel/ddp_options.h>
 #include <tessera/mesh/ranks.h>
+#include <tessera/shard/parallel_model.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace torch::nn {
@@ -19,19 +22,6 @@ namespace tessera {
 namespace data_parallel {
 class DdpState;
 }  // namespace data_parallel
-
-/// While one lives, backward passes add to the local gradients and nothing is averaged: for gradient accumulation.
-/// What counts is where the forward runs. The first pass after it averages all that has come together.
-class [[nodiscard]] NoSync {
- public:
-  explicit NoSync(std::shared_ptr<data_parallel::DdpState> state);
-  ~NoSync();
-  NoSync(const NoSync&) = delete;
-  NoSync& operator=(const NoSync&) = delete;
-
- private:
-  std::shared_ptr<data_parallel::DdpState> state_;
-};
 
 /// Training on uneven inputs: made on every rank before the loop, `finish()` after it. A rank whose batches have run
 /// out answers the others' calls with zeros until all are done; then every rank takes the weights and buffers of the
@@ -61,34 +51,28 @@ struct DdpStatistics {
   bool buckets_are_zero_copy = false;    ///< they lie in the communicator's memory
 };
 
-/// A model whose gradients are averaged over ranks as backward computes them. A handle: cheap to copy. The model is
-/// used as before; gradients are averaged as long as a copy of the handle lives.
-/// Thread-safety: the thread that trains the model.
-class DistributedModel {
+/// A model whose gradients are averaged over ranks as backward computes them. Under `no_sync()` what counts is where
+/// the forward runs.
+class DistributedModel : public ParallelModel {
  public:
   explicit DistributedModel(std::shared_ptr<data_parallel::DdpState> state);
 
-  /// Those that are trained, each once, in the order of the model's `named_parameters()`.
-  const std::vector<at::Tensor>& parameters() const;
-  const std::vector<std::string>& parameter_names() const;
+  /// The parameters whose gradients are averaged: those that are trained, each once, in the order of the model's
+  /// `named_parameters()`.
+  std::vector<std::pair<std::string, at::Tensor>> averaged_parameters() const;
   const Communicator& comm() const;
-  const torch::nn::Module& module() const;
   GradientHook& hook() const;
 
-  /// `{ auto guard = ddp.no_sync(); model->forward(x).backward(); }`
-  NoSync no_sync() const;
   /// `auto join = ddp.join(); for (...) {...} join.finish();` By default the sum is divided by the number of ranks at
   /// the start, so that every sample weighs the same; else by those that still have batches.
   /// Collective: over the ranks of the model.
   Join join(bool divide_by_initial_size = true) const;
 
-  /// Every rank takes rank 0's buffers: before evaluating or saving on a rank other than 0. Collective.
-  void sync_buffers() const;
   /// From the next step on. Call it on every rank between steps.
   void set_bucket_bytes(std::int64_t bucket_bytes) const;
   /// As asked for; 0 in reproducible mode, which has no buckets.
   std::int64_t bucket_bytes() const;
-  /// The parameters of each bucket, by their place in `parameters()`, in the order in which they lie there.
+  /// The parameters of each bucket, by their place in `averaged_parameters()`, in the order in which they lie there.
   using Buckets = std::vector<std::vector<std::int64_t>>;
   /// The buckets in which the next step's gradients travel. Which elements lie where decides, on three ranks and more,
   /// in which order they are added: a run that goes on from a checkpoint needs the same. Empty before the first step,
@@ -116,6 +100,8 @@ class DistributedModel {
 /// number, name, shape, layout or dtype, naming the first.
 [[nodiscard]] DistributedModel distribute(std::shared_ptr<torch::nn::Module> model, const Ranks& ranks,
                                           const DdpOptions& options = {});
+/// The handle of a model that distribute() shares; nothing for any other.
+std::optional<DistributedModel> as_distributed(const ParallelModel& model);
 
 /// As above for the holders that TORCH_MODULE makes.
 template <class Holder>

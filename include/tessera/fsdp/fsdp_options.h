@@ -2,6 +2,7 @@
 
 #include <tessera/core/options.h>
 #include <tessera/fsdp/wrap_policy.h>
+#include <tessera/shard/row_source.h>
 
 #include <c10/core/ScalarType.h>
 #include <torch/arg.h>
@@ -62,6 +63,9 @@ struct FsdpOptions {
   TORCH_ARG(bool, broadcast_buffers) = true;
   /// Where ranks share memory, the parameters lie there once and nothing is gathered. Off: each rank has its own copy.
   TORCH_ARG(bool, shared_copy) = true;
+  /// Where parameters come from when they are used, and where shards lie. Null: they lie with the ranks, which gather
+  /// them, or read one copy; `shared_copy` is of these alone.
+  TORCH_ARG(MakeRowSources, row_sources) = nullptr;
   /// As in UnitPrecision, for all units. With it no parameter stays whole: `min_num_params` does not apply.
   TORCH_ARG(c10::ScalarType, param_dtype) = c10::ScalarType::Undefined;
   TORCH_ARG(c10::ScalarType, reduce_dtype) = c10::ScalarType::Undefined;
@@ -78,7 +82,7 @@ struct FsdpOptions {
   TORCH_ARG(std::int64_t, micro_batches) = 0;
 
  public:
-  /// Without `auto_wrap` and `unit_precision`, which have no text form.
+  /// Without `auto_wrap`, `row_sources` and `unit_precision`, which have no text form.
   static const FieldList<FsdpOptions>& fields();
 };
 

@@ -132,7 +132,5 @@ class FullySharded : public ShardedBlock, public detail::BlockForward<FullyShard
 std::vector<ShardedModel> sharded_blocks_of(const torch::nn::Module& model);
 /// What to build an optimizer on.
 std::vector<at::Tensor> parameters_of(const std::vector<ShardedModel>& blocks);
-/// As `clip_grad_norm` of all blocks in one piece. Collective: over the ranks of each.
-double clip_grad_norm(const std::vector<ShardedModel>& blocks, double max_norm);
 
 }  // namespace tessera

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <tessera/shard/parallel_model.h>
+
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
 #include <vector>
 
 namespace tessera {
@@ -11,9 +14,22 @@ namespace tessera {
 /// counts once.
 ///
 /// The squares are added up without rounding (`ExactSum`). So the result has the same bits for every number of threads
-/// and ranks, for parameters in any order, and for gradients in shards (`clip_grad_norm` of a ShardedModel), which
-/// `torch::nn::utils::clip_grad_norm_` does not promise. A norm that is not finite is returned and the gradients stay
-/// as they are: check it, and skip the step.
+/// and ranks, for parameters in any order, and for gradients in shards, which `torch::nn::utils::clip_grad_norm_` does
+/// not promise. A norm that is not finite is returned and the gradients stay as they are: check it, and skip the step.
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm);
+
+/// The same for all gradients of a model on all ranks that share it, to the bit. Collective: over those, where they
+/// hold different parts. Throws ConfigError for a model of which these ranks together have but a part.
+double clip_grad_norm(const ParallelModel& model, double max_norm);
+
+namespace optim {
+double clip_together(const std::vector<ParallelModel>& models, double max_norm);
+}  // namespace optim
+
+/// The same for several models as if they were one, as the FullySharded blocks of a model are.
+template <std::derived_from<ParallelModel> Model>
+double clip_grad_norm(const std::vector<Model>& models, double max_norm) {
+  return optim::clip_together({models.begin(), models.end()}, max_norm);
+}
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 #include <tessera/core/options.h>
 #include <tessera/mesh/device_mesh.h>
 #include <tessera/mesh/ranks.h>
+#include <tessera/shard/parallel_model.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/arg.h>
@@ -58,6 +59,8 @@ struct GradScalerState {
 /// Thread-safety: one thread at a time.
 class GradScaler {
  public:
+  /// Decides with all ranks that share `model`; alone for a module as it is.
+  explicit GradScaler(const ParallelModel& model, const GradScalerOptions& options = {});
   /// Decides with all ranks of `mesh`: one small all-reduce for each optimizer and update.
   explicit GradScaler(const DeviceMesh& mesh, const GradScalerOptions& options = {});
   /// Decides with these ranks: a world, one axis, or a communicator.
@@ -99,6 +102,7 @@ class GradScaler {
     bool stepped = false;
   };
 
+  GradScaler(const std::vector<Ranks>& axes, const GradScalerOptions& options, bool may_be_alone);
   bool divide(const std::vector<at::Tensor>& gradients) const;
   bool agree(bool found, const at::Device& device) const;
 

@@ -16,10 +16,13 @@ class BufferSync {
  public:
   /// They are the same on all ranks at this point.
   void note(const std::vector<at::Tensor>& buffers);
-  /// `root`'s values; what has them already is not written to. Collective: over `comm`.
-  void take(const Communicator& comm, const std::vector<at::Tensor>& buffers, int root);
+  /// `root`'s values; what has them already is not written to. With `graphs_live` nothing is written that autograd
+  /// would hear of: graphs that have kept it would refuse to go backward. The next time will do. Collective: over
+  /// `comm`.
+  void take(const Communicator& comm, const std::vector<at::Tensor>& buffers, int root, bool graphs_live = false);
 
  private:
+  bool is_quiet(const at::Tensor& buffer) const;
   void write(const at::Tensor& buffer, const at::Tensor& value);
 
   std::unordered_map<const c10::TensorImpl*, std::uint32_t> versions_;  // when they were last taken

@@ -18,11 +18,11 @@ namespace tessera {
 class HollowStorage {
  public:
   /// Starts without bytes.
-  HollowStorage(std::int64_t num_elements, at::ScalarType dtype, const std::string& why_empty);
+  HollowStorage(std::int64_t num_elements, at::ScalarType dtype, c10::Device device, const std::string& why_empty);
 
   /// All of it, one-dimensional.
   const at::Tensor& row() const { return row_; }
-  at::Tensor view(std::int64_t start, const std::vector<std::int64_t>& shape) const;
+  at::Tensor view(std::int64_t start, at::IntArrayRef shape) const;
   /// Whether the tensor is a view of it.
   bool holds(const at::Tensor& tensor) const;
   std::int64_t num_bytes() const { return num_bytes_; }

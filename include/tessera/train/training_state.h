@@ -3,9 +3,8 @@
 #include <tessera/checkpoint/held_slice.h>
 #include <tessera/checkpoint/manifest.h>
 #include <tessera/checkpoint/saved_step.h>
-#include <tessera/data_parallel/distribute.h>
-#include <tessera/fsdp/fully_shard.h>
 #include <tessera/mesh/ranks.h>
+#include <tessera/shard/parallel_model.h>
 #include <tessera/train/loader.h>
 #include <tessera/train/restore_options.h>
 #include <tessera/train/sampler.h>
@@ -16,9 +15,6 @@
 #include <string>
 #include <vector>
 
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 namespace torch::optim {
 class Optimizer;
 }  // namespace torch::optim
@@ -71,15 +67,8 @@ class TrainingState {
   TrainingState(const TrainingState&) = delete;
   TrainingState& operator=(const TrainingState&) = delete;
 
-  /// One of these, and before the optimizer. Throws ConfigError for a second one.
-  TrainingState& model(std::shared_ptr<torch::nn::Module> model);
-  TrainingState& model(const DistributedModel& model);
-  TrainingState& model(const ShardedModel& model);
-  template <class Holder>
-    requires requires(const Holder& holder) { std::shared_ptr<torch::nn::Module>(holder.ptr()); }
-  TrainingState& model(const Holder& holder) {
-    return model(std::shared_ptr<torch::nn::Module>(holder.ptr()));
-  }
+  /// One, and before the optimizer. Throws ConfigError for a second one.
+  TrainingState& model(const ParallelModel& model);
 
   /// SGD, Adam, AdamW, Adagrad or RMSprop, built on the parameters of the model; their state and learning rates.
   TrainingState& optimizer(torch::optim::Optimizer& optimizer);

@@ -3,7 +3,6 @@
 #include <tessera/core/error.h>
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <mutex>
@@ -48,27 +47,6 @@ at::Tensor sum_of(const std::vector<std::vector<at::Tensor>>& gradients, std::si
   }
   return sum;
 }
-
-// The hooks of leaves, put aside. Replica 0's parameters are the caller's: their hooks are for the sum over the
-// replicas, which autograd shows them when this node has returned it.
-class HooksAside {
- public:
-  explicit HooksAside(const std::vector<at::Tensor>& leaves) {
-    for (const at::Tensor& leaf : leaves) {
-      auto& hooks = torch::autograd::impl::hooks(leaf);
-      if (!hooks.empty()) aside_.emplace_back(leaf, std::exchange(hooks, {}));
-    }
-  }
-  ~HooksAside() {
-    for (auto& [leaf, hooks] : aside_) torch::autograd::impl::hooks(leaf) = std::move(hooks);
-  }
-  HooksAside(const HooksAside&) = delete;
-  HooksAside& operator=(const HooksAside&) = delete;
-
- private:
-  using Hooks = std::remove_reference_t<decltype(torch::autograd::impl::hooks(std::declval<const at::Tensor&>()))>;
-  std::vector<std::pair<at::Tensor, Hooks>> aside_;
-};
 
 }  // namespace
 
@@ -121,7 +99,9 @@ ReplicaNode::Tensors ReplicaNode::run_backward(const ReplicaPass& pass, const at
   for (const auto& leaf : pass.parameters) ask(leaf.tensor, leaf.place);
   for (std::size_t i = 0; i < pass.inputs.size(); ++i) ask(pass.inputs[i], needed.size() - pass.inputs.size() + i);
   if (asked.empty() || !pass.output.requires_grad()) return found;
-  const HooksAside aside(asked);
+  // Replica 0's parameters are the caller's: their hooks are for the sum over the replicas, which autograd shows them
+  // when this node has returned it.
+  const intercept::HooksAside aside(asked);
   const auto answers = torch::autograd::grad({pass.output}, asked, {gradient.to(pass.output.device())}, keeps_graph_,
                                              /*create_graph=*/false, /*allow_unused=*/true);
   for (std::size_t i = 0; i < places.size(); ++i) {

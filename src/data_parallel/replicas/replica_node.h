@@ -1,6 +1,6 @@
 #pragma once
 
-#include <torch/csrc/autograd/function.h>
+#include <tessera/intercept/custom_node.h>
 
 #include <memory>
 #include <vector>

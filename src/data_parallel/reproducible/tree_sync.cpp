@@ -28,6 +28,14 @@ void TreeSync::before_forward() {
 
 void TreeSync::backward_starts(const std::vector<bool>& /*used*/, bool /*is_first*/) {}
 
+void TreeSync::gradient_came(std::size_t index) {
+  // Autograd adds to a gradient in place: this one was there when the pass began.
+  const at::Tensor& gradient = layout_.parameters()[index].grad();
+  if (handed_out_.empty() || handed_out_[index].expired()) return;
+  if (handed_out_[index]._unsafe_get_target() == gradient.unsafeGetTensorImpl())
+    refuse_gradients_left(comm_.world_rank());
+}
+
 void TreeSync::backward_ends() {
   const at::NoGradGuard no_grad;
   const FlatBuffers gradients = layout_.make_buffers(comm_);
@@ -36,6 +44,11 @@ void TreeSync::backward_ends() {
   for (const at::Tensor& parameter : layout_.parameters()) parameter.mutable_grad() = at::Tensor();
   ++next_micro_batch_;
   if (trees_.front().is_complete()) finish_step();
+}
+
+void TreeSync::abandon() {
+  trees_.assign(layout_.num_buffers(), GradientTree(settings_.micro_batches_per_rank));
+  next_micro_batch_ = 0;
 }
 
 void TreeSync::finish_step() {
@@ -47,13 +60,13 @@ void TreeSync::finish_step() {
     sum.mul_(1.0 / static_cast<double>(settings_.micro_batches));  // a power of two: exact
   }
   const auto& parameters = layout_.parameters();
+  handed_out_.clear();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     parameters[i].mutable_grad() = plain_alias_of(layout_.view_of(sums, i));
+    handed_out_.emplace_back(parameters[i].grad().getIntrusivePtr());
   }
   next_micro_batch_ = 0;
 }
-
-void TreeSync::shadow_forward() { throw InternalError("reproducible mode has no join"); }
 
 void TreeSync::shadow_backward() { throw InternalError("reproducible mode has no join"); }
 

@@ -23,9 +23,10 @@ class TreeSync : public GradientSync {
 
   void before_forward() override;
   void backward_starts(const std::vector<bool>& used, bool is_first) override;
+  void gradient_came(std::size_t index) override;
   void backward_ends() override;
   void gradients_are_final() override {}
-  void shadow_forward() override;
+  void abandon() override;
   void shadow_backward() override;
   void set_divisor(int divisor) override;
   void set_bucket_bytes(std::int64_t bucket_bytes) override;
@@ -42,7 +43,8 @@ class TreeSync : public GradientSync {
   Communicator comm_;
   DdpSettings settings_;
   FlatParameters layout_;
-  std::vector<GradientTree> trees_;  // of each buffer of the layout
+  std::vector<GradientTree> trees_;                                   // of each buffer of the layout
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> handed_out_;  // the gradients of the last step
   std::int64_t next_micro_batch_ = 0;
   std::uint64_t num_bytes_ = 0;
 };

@@ -81,7 +81,7 @@ class BucketsPart : public StatePart {
   void plan_buckets(SavedNames& names) {
     const ManifestTensor* const found = names.find_tensor(kTrainingGroup, kTensor);
     if (!found || model_.bucket_bytes() == 0) return;
-    const auto num_parameters = static_cast<std::int64_t>(model_.parameters().size());
+    const auto num_parameters = static_cast<std::int64_t>(model_.averaged_parameters().size());
     if (found->shape != std::vector<std::int64_t>{num_parameters, 2}) {
       why_not_ = "other parameters are trained";
     } else if (names.take_value<std::int64_t>(kSize) != model_.bucket_bytes()) {

@@ -27,10 +27,11 @@ std::string HookMemory::prefix_of(std::size_t bucket) const { return prefix() + 
 
 std::vector<BucketMemory> HookMemory::buckets_of(const Buckets& buckets) const {
   std::vector<BucketMemory> memories;
+  const auto averaged = model_.averaged_parameters();
   for (const auto& bucket : buckets) {
     auto& memory = memories.emplace_back();
     for (const std::int64_t parameter : bucket) {
-      memory.parameters.push_back(model_.parameters().at(static_cast<std::size_t>(parameter)));
+      memory.parameters.push_back(averaged.at(static_cast<std::size_t>(parameter)).second);
     }
   }
   return memories;

@@ -2,13 +2,10 @@
 
 #include <tessera/core/error.h>
 #include <tessera/fsdp/fully_sharded.h>
-#include <tessera/shard/global_slice.h>
-#include <tessera/shard/named_tensors.h>
 
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
 
-#include <unordered_set>
 #include <utility>
 
 namespace tessera::train {
@@ -32,41 +29,22 @@ void refuse_blocks(const torch::nn::Module& model) {
 
 }  // namespace
 
-ModelTensors tensors_of(const torch::nn::Module& model) {
-  refuse_blocks(model);
+ModelTensors tensors_of(const ParallelModel& model) {
+  refuse_blocks(model.module());
   ModelTensors found;
-  std::unordered_set<const c10::TensorImpl*> buffers;
-  for (const at::Tensor& buffer : buffers_of(model).tensors) buffers.insert(buffer.unsafeGetTensorImpl());
-  const NamedTensors state = state_of(model);
-  for (std::size_t i = 0; i < state.tensors.size(); ++i) {
-    const at::Tensor& tensor = state.tensors[i];
-    const std::string& name = state.names[i];
-    const auto* const key = tensor.unsafeGetTensorImpl();
-    const Slice slice = global_slice(tensor);
-    found.shapes[name] = slice.shape();
-    if (buffers.contains(key)) {
-      found.buffers.push_back({{name, slice, tensor.detach()}, kModelGroup});
-      require_whole(found.buffers.back());
-      continue;
+  for (const StateSlice& slice : model.state_slices()) {
+    found.shapes[slice.name] = slice.slice.shape();
+    const HeldSlice held{slice, kModelGroup};
+    if (slice.is_buffer) {
+      require_whole(held);
+      found.buffers.push_back(held);
+    } else if (slice.values.numel() > 0 || slice.slice.is_whole()) {
+      found.parameters.push_back(held);
     }
-    found.parameters.push_back({{name, slice, tensor.detach()}, kModelGroup});
-    found.parts[key] = {{name, slice, {0, tensor.numel()}}};
   }
-  return found;
-}
-
-ModelTensors tensors_of(const ShardedModel& model) {
-  ModelTensors found;
-  for (const RankSlice& shard : model.shards()) found.shapes[shard.name] = shard.slice.shape();
-  for (const auto& [name, slice] : model.sharded_state_dict()) {
-    found.shapes[name] = slice.slice.shape();
-    auto& list = slice.is_buffer ? found.buffers : found.parameters;
-    list.push_back({slice, kModelGroup});
-    if (slice.is_buffer) require_whole(list.back());
+  for (TrainedTensor& trained : model.trained()) {
+    found.parts[trained.tensor.unsafeGetTensorImpl()] = std::move(trained.parts);
   }
-  const auto parameters = model.parameters();
-  const auto parts = model.parameter_parts();
-  for (std::size_t i = 0; i < parameters.size(); ++i) found.parts[parameters[i].unsafeGetTensorImpl()] = parts[i];
   return found;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <tessera/checkpoint/held_slice.h>
-#include <tessera/fsdp/fully_shard.h>
+#include <tessera/shard/parallel_model.h>
 
 #include <cstdint>
 #include <map>
@@ -27,11 +27,9 @@ struct ModelTensors {
   PartsByTensor parts;
 };
 
-/// A model in one piece, or a copy of one: every rank holds all of it.
-/// Throws ConfigError for one with FullySharded blocks.
-ModelTensors tensors_of(const torch::nn::Module& model);
-/// This rank's shards: masters in the parameters' own type, frozen parameters too.
-ModelTensors tensors_of(const ShardedModel& model);
+/// Of parameters in shards the masters, in the parameters' own type, frozen ones too.
+/// Throws ConfigError for a model with FullySharded blocks.
+ModelTensors tensors_of(const ParallelModel& model);
 
 /// A part of a tensor that is shaped as one that is trained, as a slice of `name`. Shares its memory.
 HeldSlice slice_of(const std::string& group, const std::string& name, const ParameterPart& part,

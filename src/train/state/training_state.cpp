@@ -1,12 +1,12 @@
 #include <tessera/checkpoint/read_slices.h>
 #include <tessera/comm/texts.h>
 #include <tessera/core/error.h>
+#include <tessera/data_parallel/distribute.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/optim/schedule.h>
 #include <tessera/train/training_state.h>
 
 #include <ATen/ATen.h>
-#include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
 #include <exception>
@@ -27,8 +27,7 @@ using train::ValuePart;
 
 struct TrainingState::Parts {
   std::optional<Communicator> comm;
-  std::function<train::ModelTensors()> tensors;
-  std::optional<ShardedModel> sharded;
+  std::optional<ParallelModel> model;
   torch::optim::Optimizer* optimizer = nullptr;
   // By name: the same order on all ranks. The schedule comes behind all others, since it sets learning rates.
   std::map<std::string, std::unique_ptr<StatePart>> others;
@@ -37,7 +36,6 @@ struct TrainingState::Parts {
   int rank() const { return comm ? comm->rank() : 0; }
   int num_ranks() const { return comm ? comm->size() : 1; }
   void add(const std::string& name, std::unique_ptr<StatePart> part);
-  void take_model(std::function<train::ModelTensors()> its_tensors);
   std::vector<StatePart*> all_others() const;
   void fill(const StateSource& source, const std::vector<HeldSlice>& slices) const;
 };
@@ -46,11 +44,6 @@ void TrainingState::Parts::add(const std::string& name, std::unique_ptr<StatePar
   if (!others.emplace(name, std::move(part)).second) {
     throw ConfigError("a TrainingState was given \"" + name + "\" twice: a checkpoint has room for one");
   }
-}
-
-void TrainingState::Parts::take_model(std::function<train::ModelTensors()> its_tensors) {
-  if (tensors) throw ConfigError("a TrainingState was given two models: a checkpoint has room for one");
-  tensors = std::move(its_tensors);
 }
 
 std::vector<StatePart*> TrainingState::Parts::all_others() const {
@@ -73,30 +66,23 @@ TrainingState::~TrainingState() = default;
 
 // ---- parts ----------------------------------------------------------------------------------------------------------
 
-TrainingState& TrainingState::model(std::shared_ptr<torch::nn::Module> model) {
-  if (!model) throw ConfigError("there is no model to save: the pointer is null");
-  parts_->take_model([model = std::move(model)] { return train::tensors_of(*model); });
-  return *this;
-}
-
-TrainingState& TrainingState::model(const DistributedModel& model) {
-  parts_->take_model([model] { return train::tensors_of(model.module()); });
-  parts_->add("ddp", train::buckets_part(model, parts_->rank(), parts_->num_ranks()));
-  return *this;
-}
-
-TrainingState& TrainingState::model(const ShardedModel& model) {
-  parts_->take_model([model] { return train::tensors_of(model); });
-  parts_->sharded = model;
+TrainingState& TrainingState::model(const ParallelModel& model) {
+  if (parts_->model) throw ConfigError("a TrainingState was given two models: a checkpoint has room for one");
+  parts_->model = model;
+  // What only data parallelism has: an order in which gradients travel, and hooks that remember.
+  if (const auto distributed = as_distributed(model)) {
+    parts_->add("ddp", train::buckets_part(*distributed, parts_->rank(), parts_->num_ranks()));
+  }
   return *this;
 }
 
 TrainingState& TrainingState::optimizer(torch::optim::Optimizer& optimizer) {
-  if (!parts_->tensors)
+  if (!parts_->model)
     throw ConfigError("TrainingState::optimizer() was called before model(): parameters have no names");
   if (parts_->optimizer) throw ConfigError("a TrainingState was given two optimizers: a checkpoint has room for one");
   parts_->optimizer = &optimizer;
-  const OptimizerState checked(optimizer, parts_->tensors().parts);  // what is refused is refused at once
+  const OptimizerState checked(optimizer,
+                               train::tensors_of(*parts_->model).parts);  // what is refused is refused at once
   return *this;
 }
 
@@ -165,8 +151,8 @@ TrainingState& TrainingState::value(const std::string& name, std::string& value)
 
 RankState TrainingState::capture() const {
   RankState state;
-  if (parts_->tensors) {
-    const train::ModelTensors tensors = parts_->tensors();
+  if (parts_->model) {
+    const train::ModelTensors tensors = train::tensors_of(*parts_->model);
     state.slices = tensors.parameters;
     // Forwards have changed them differently on each rank; the next one begins with rank 0's.
     if (parts_->rank() == 0) state.slices.insert(state.slices.end(), tensors.buffers.begin(), tensors.buffers.end());
@@ -181,7 +167,7 @@ RestoreReport TrainingState::restore(const StateSource& source, const RestoreOpt
   SavedNames names(source.manifest, options);
   train::ModelTensors tensors;
   std::optional<OptimizerState> optimizer;
-  if (parts_->tensors) tensors = parts_->tensors();
+  if (parts_->model) tensors = train::tensors_of(*parts_->model);
   for (const auto& [name, shape] : tensors.shapes) {
     names.take_tensor(train::kModelGroup, names.saved_name(name), shape);
   }
@@ -195,7 +181,7 @@ RestoreReport TrainingState::restore(const StateSource& source, const RestoreOpt
   names.require_complete();
 
   RestoreReport report{source.manifest.step, names.missing(), names.unexpected(), {}};
-  if (parts_->sharded) parts_->sharded->before_write();
+  if (parts_->model) parts_->model->before_write();
   std::vector<HeldSlice> slices;
   const auto append = [&](const std::vector<HeldSlice>& more) {
     slices.insert(slices.end(), more.begin(), more.end());
@@ -207,6 +193,7 @@ RestoreReport TrainingState::restore(const StateSource& source, const RestoreOpt
   if (optimizer) append(optimizer->apply(names));
   for (StatePart* part : others) append(part->prepare());
   parts_->fill(source, slices);
+  if (parts_->model) parts_->model->after_write();
   for (StatePart* part : others) part->finish(report.notes);
   return report;
 }

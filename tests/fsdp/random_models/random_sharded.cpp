@@ -1,3 +1,4 @@
+#include <tessera/optim/clip_grad_norm.h>
 #include <torch/torch.h>
 
 #include <algorithm>

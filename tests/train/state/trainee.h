@@ -1,6 +1,8 @@
 #pragma once
 
 #include <tessera/comm/world.h>
+#include <tessera/data_parallel/distribute.h>
+#include <tessera/fsdp/fully_shard.h>
 #include <tessera/train/training_state.h>
 
 #include <torch/nn/modules/linear.h>

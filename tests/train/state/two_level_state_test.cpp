@@ -66,17 +66,15 @@ class CutRun {
 
   void step() {
     const at::NoGradGuard no_grad;
-    const auto parameters = sharded_.parameters();
-    const auto parts = sharded_.parameter_parts();
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      at::Tensor gradient = at::zeros_like(parameters[i]);
-      for (const ParameterPart& part : parts[i]) {
+    for (TrainedTensor& trained : sharded_.trained()) {
+      at::Tensor gradient = at::zeros_like(trained.tensor);
+      for (const ParameterPart& part : trained.parts) {
         for (const Cut& cut : cuts()) {
           if (cut.name != part.name) continue;
           gradient.view({-1}).narrow(0, part.held.start, part.held.size).copy_(elements_of(cut.whole(0.3), part.slice));
         }
       }
-      parameters[i].mutable_grad() = gradient;
+      trained.tensor.mutable_grad() = gradient;
     }
     optimizer_.step();
   }

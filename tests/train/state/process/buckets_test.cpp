@@ -44,7 +44,7 @@ Weights resumed(const World& world, int stop_at, bool with_buckets) {
       const std::vector<std::int64_t> shape = is_long ? std::vector<std::int64_t>{} : std::vector<std::int64_t>{3};
       at::Tensor values = at::zeros(shape, is_long ? at::kLong : at::kDouble);
       for (const HeldSlice& slice : state.slices) {
-        if (slice.name == name) values.copy_(slice.values);
+        if (slice.name == name) values.copy_(slice.values.view(shape));
       }
       world.comm().broadcast(values, 0);
       if (world.rank() > 0) state.slices.push_back(whole_slice("model", name, values));

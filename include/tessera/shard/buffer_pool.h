@@ -1,24 +1,29 @@
 #pragma once
 
-#include <tessera/comm/communicator.h>
-
 #include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 
-namespace tessera::fsdp {
+namespace tessera {
+
+/// Memory of a device, uninitialised, that is given back when nobody holds it.
+using AllocateBytes = std::function<std::shared_ptr<void>(std::size_t num_bytes)>;
+
+/// Pages of the host that are the process's own, and go back to the system. Throws StorageError when there are none.
+std::shared_ptr<void> host_pages(std::size_t num_bytes);
 
 /// Memory that units borrow while they are gathered. Buffers are kept for the next borrower: fresh pages cost more to
-/// fault in than most units take to gather. They lie in mappings of their own, or in the group's memory, and return to
-/// the system with the pool.
+/// fault in than most units take to gather. They are given back with the pool.
 /// Thread-safety: memory may be given back by any thread, and later than the pool; else of one thread.
 class BufferPool {
  public:
   /// Buffers are of one size, the largest that will be asked for; with 0, of the very size that is asked for, for units
   /// that are all gathered at once.
-  BufferPool(Communicator comm, std::size_t buffer_bytes);
+  BufferPool(AllocateBytes allocate, std::size_t buffer_bytes, c10::Device device = c10::kCPU);
 
   /// Uninitialised; returns to the pool by itself.
   c10::DataPtr lend(std::size_t num_bytes);
@@ -33,12 +38,13 @@ class BufferPool {
   void observe(OnChange on_change);
 
  private:
-  // What was lent holds on to it, and not to the group: its own threads let go of tensors too.
+  // What was lent holds on to it, and not to who allocates: the threads of a group let go of tensors too.
   struct State;
 
-  Communicator comm_;
+  AllocateBytes allocate_;
   std::size_t buffer_bytes_;
+  c10::Device device_;
   std::shared_ptr<State> state_;
 };
 
-}  // namespace tessera::fsdp
+}  // namespace tessera

@@ -1,8 +1,6 @@
-#include "fsdp/buffer_pool.h"
-
 #include <tessera/core/error.h>
+#include <tessera/shard/buffer_pool.h>
 
-#include <ATen/ATen.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -11,11 +9,9 @@
 #include <string>
 #include <utility>
 
-namespace tessera::fsdp {
-namespace {
+namespace tessera {
 
-/// Pages that are the process's own, and go back to the system when nobody holds them.
-std::shared_ptr<void> map_pages(std::size_t num_bytes) {
+std::shared_ptr<void> host_pages(std::size_t num_bytes) {
   void* pages = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED) {
     throw StorageError("no " + std::to_string(num_bytes) +
@@ -23,15 +19,6 @@ std::shared_ptr<void> map_pages(std::size_t num_bytes) {
   }
   return {pages, [num_bytes](void* memory) { munmap(memory, num_bytes); }};
 }
-
-/// In memory that the group moves with the fewest copies, where it has such.
-std::shared_ptr<void> allocate(const Communicator& comm, std::size_t num_bytes) {
-  if (!comm.allocator()) return map_pages(num_bytes);
-  auto tensor = std::make_shared<at::Tensor>(comm.empty({static_cast<std::int64_t>(num_bytes)}, at::kByte));
-  return {tensor, tensor->mutable_data_ptr()};
-}
-
-}  // namespace
 
 struct BufferPool::State {
   std::mutex mutex;                                        // of all that follows
@@ -70,8 +57,8 @@ struct BufferPool::State {
   }
 };
 
-BufferPool::BufferPool(Communicator comm, std::size_t buffer_bytes)
-    : comm_(std::move(comm)), buffer_bytes_(buffer_bytes), state_(std::make_shared<State>()) {}
+BufferPool::BufferPool(AllocateBytes allocate, std::size_t buffer_bytes, c10::Device device)
+    : allocate_(std::move(allocate)), buffer_bytes_(buffer_bytes), device_(device), state_(std::make_shared<State>()) {}
 
 c10::DataPtr BufferPool::lend(std::size_t num_bytes) {
   struct Loan {
@@ -84,7 +71,7 @@ c10::DataPtr BufferPool::lend(std::size_t num_bytes) {
   if (num_bytes > size) throw InternalError("a unit is larger than the buffers for units");
   std::shared_ptr<void> buffer = state_->take(size);
   const bool is_new = !buffer;
-  if (is_new) buffer = allocate(comm_, size);
+  if (is_new) buffer = allocate_(size);
   state_->count_lent(num_bytes, is_new ? size : 0);
   void* const bytes = buffer.get();
   auto loan = std::make_unique<Loan>(Loan{state_, std::move(buffer), size, num_bytes});
@@ -92,7 +79,7 @@ c10::DataPtr BufferPool::lend(std::size_t num_bytes) {
     const std::unique_ptr<Loan> ended(static_cast<Loan*>(context));
     ended->pool->give_back(std::move(ended->buffer), ended->buffer_bytes, ended->num_bytes);
   };
-  return {bytes, loan.release(), give_back, c10::Device(c10::kCPU)};
+  return {bytes, loan.release(), give_back, device_};
 }
 
 std::size_t BufferPool::lent_bytes() const { return state_->read(&State::lent_bytes); }
@@ -104,4 +91,4 @@ void BufferPool::observe(OnChange on_change) {
   state_->on_change = std::move(on_change);
 }
 
-}  // namespace tessera::fsdp
+}  // namespace tessera

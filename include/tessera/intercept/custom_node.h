@@ -1,0 +1,29 @@
+#pragma once
+
+// What modules need to write nodes of autograd of their own: the only header outside `intercept` through which they see
+// them.
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+namespace tessera::intercept {
+
+/// While one lives, the hooks that programs have put on these leaves are not called.
+class HooksAside {
+ public:
+  explicit HooksAside(const std::vector<at::Tensor>& leaves);
+  ~HooksAside();
+  HooksAside(const HooksAside&) = delete;
+  HooksAside& operator=(const HooksAside&) = delete;
+
+ private:
+  struct Aside;
+  std::vector<std::unique_ptr<Aside>> aside_;
+};
+
+}  // namespace tessera::intercept

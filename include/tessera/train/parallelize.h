@@ -1,0 +1,55 @@
+#pragma once
+
+#include <tessera/core/options.h>
+#include <tessera/data_parallel/ddp_options.h>
+#include <tessera/fsdp/fsdp_options.h>
+#include <tessera/mesh/device_mesh.h>
+#include <tessera/shard/parallel_model.h>
+
+#include <torch/arg.h>
+
+#include <memory>
+
+namespace tessera {
+
+/// How ranks share a model whose batches they divide.
+enum class DataParallelism {
+  kDdp,   ///< each has all of it; gradients are averaged
+  kFsdp,  ///< each has a part of it, as `fsdp.strategy` says
+};
+
+/// How a model is to be trained on many ranks: for programs that choose it by a setting.
+struct ParallelizeOptions {
+  /// Layers compute again in backward instead of keeping what it needs: less memory, about a third more time. For
+  /// modules that can (see Recomputable).
+  TORCH_ARG(bool, recompute) = false;
+  TORCH_ARG(DataParallelism, data_parallelism) = DataParallelism::kDdp;
+  /// Only with `fsdp.strategy` "hybrid_shard": how many ranks hold one copy of the model together. Those of one node,
+  /// as a rule.
+  TORCH_ARG(int, shard_ranks) = 0;
+  TORCH_ARG(DdpOptions, ddp);
+  TORCH_ARG(FsdpOptions, fsdp);
+
+ public:
+  static const FieldList<ParallelizeOptions>& fields();
+};
+
+/// The mesh that these options need: "dp", or "replica" and "shard". Throws ConfigError when the ranks cannot be
+/// divided so.
+DeviceMesh make_mesh(const World& world, const ParallelizeOptions& options);
+
+/// Makes of a model that was not modified one that the ranks of the mesh train together. Axes by name: "dp", or
+/// "replica" and "shard" for hybrid sharding. Build the optimizer on the `parameters()` of what it returns.
+/// Collective: over the mesh. Throws ConfigError, on every rank, for options that cannot be met, as an axis along which
+/// nothing would be shared.
+ParallelModel parallelize(const std::shared_ptr<torch::nn::Module>& model, const DeviceMesh& mesh,
+                          const ParallelizeOptions& options = {});
+
+/// As above for the holders that TORCH_MODULE makes.
+template <class Holder>
+  requires requires(const Holder& holder) { std::shared_ptr<torch::nn::Module>(holder.ptr()); }
+ParallelModel parallelize(const Holder& model, const DeviceMesh& mesh, const ParallelizeOptions& options = {}) {
+  return parallelize(std::shared_ptr<torch::nn::Module>(model.ptr()), mesh, options);
+}
+
+}  // namespace tessera
