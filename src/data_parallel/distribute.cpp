@@ -55,7 +55,7 @@ DistributedModel distribute(std::shared_ptr<torch::nn::Module> model, const Rank
 }
 
 std::optional<DistributedModel> as_distributed(const ParallelModel& model) {
-  auto state = std::dynamic_pointer_cast<data_parallel::DdpState>(model.state());
+  auto state = std::dynamic_pointer_cast<data_parallel::DdpState>(model.model_state());
   return state ? std::optional<DistributedModel>(std::move(state)) : std::nullopt;
 }
 

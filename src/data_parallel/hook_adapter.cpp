@@ -53,7 +53,7 @@ void HookAdapter::abandon() noexcept {
   for (const auto& [index, finish] : started_) {
     try {
       finish();
-    } catch (...) {  // it was in vain anyway
+    } catch (...) {  // NOLINT(bugprone-empty-catch): it was in vain anyway
     }
   }
   started_.clear();

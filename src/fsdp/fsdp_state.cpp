@@ -374,6 +374,7 @@ void FsdpState::enter_no_sync() {
 
 std::shared_ptr<void> FsdpState::on_gradient(const at::Tensor& parameter) {
   struct Dealing {
+    Dealing(bool& flag, const std::shared_ptr<MemoryRecorder>& recorder) : busy(flag), counted(recorder) {}
     Flag busy;
     GradientMemory counted;
   };
@@ -388,7 +389,7 @@ std::shared_ptr<void> FsdpState::on_gradient(const at::Tensor& parameter) {
     const Flag busy(busy_);
     passes_->enter_gradients();
   }
-  return std::shared_ptr<Dealing>(new Dealing{Flag(busy_), GradientMemory(recorder_.lock())});
+  return std::make_shared<Dealing>(busy_, recorder_.lock());
 }
 
 void FsdpState::on_unit_complete(int unit) {

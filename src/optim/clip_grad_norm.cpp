@@ -61,7 +61,7 @@ double optim::clip_together(const std::vector<ParallelModel>& models, double max
   std::vector<at::Tensor> gradients;
   ExactSum squares;
   for (const ParallelModel& model : models) {
-    model.state()->settle_gradients();
+    model.model_state()->settle_gradients();
     const std::vector<ModelAxis> axes = model.axes();
     ExactSum of_model;
     for (const TrainedTensor& trained : model.trained()) {

@@ -33,10 +33,11 @@ std::shared_ptr<shard::ModelState> state_of(const std::shared_ptr<torch::nn::Mod
 
 }  // namespace
 
-NoSync::NoSync(const ParallelModel& model) : model_(model.state()) { model_->enter_no_sync(); }
+NoSync::NoSync(const ParallelModel& model) : model_(model.model_state()) { model_->enter_no_sync(); }
 NoSync::~NoSync() { model_->leave_no_sync(); }
 
-Whole::Whole(const ParallelModel& model, const GatherOptions& options) : model_(model.state()), options_(options) {
+Whole::Whole(const ParallelModel& model, const GatherOptions& options)
+    : model_(model.model_state()), options_(options) {
   model_->hold(options_);
 }
 Whole::~Whole() { model_->let_go(options_); }

@@ -290,7 +290,7 @@ TEST(BroadcastBuffers, GivesEveryRankThoseOfRank0BeforeEachForward) {
 struct Centred : torch::nn::Module {
   Centred()
       : weight(register_parameter("weight", torch::ones({2}))), mean(register_buffer("mean", torch::zeros({2}))) {}
-  at::Tensor forward(const at::Tensor& x) {
+  at::Tensor forward(const at::Tensor& x) const {
     const at::Tensor centred = (x - mean) * (mean + 1);
     const torch::NoGradGuard no_grad;
     mean.add_(x.mean(0));

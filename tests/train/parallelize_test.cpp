@@ -181,7 +181,7 @@ TEST(ParallelModel, OfAModuleThatIsSharedIsTheSharedOne) {
       std::optional<ParallelModel> model = parallelize(net, make_mesh(world, way.options), way.options);
       net->forward(samples(world.rank())).mean().backward();
       EXPECT_EQ(clip_grad_norm(net, 1e9), clip_grad_norm(*model, 1e9)) << way.name;
-      EXPECT_EQ(ParallelModel(net).state(), model->state()) << way.name;
+      EXPECT_EQ(ParallelModel(net).model_state(), model->model_state()) << way.name;
       world.comm().barrier();
       model.reset();
       EXPECT_TRUE(ParallelModel(net).axes().empty()) << way.name << ": nobody shares it any more";

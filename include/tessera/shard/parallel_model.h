@@ -94,7 +94,7 @@ class ParallelModel {
   /// Collective, the beginning and the end.
   Whole gather(const GatherOptions& options = {}) const { return Whole(*this, options); }
 
-  const std::shared_ptr<shard::ModelState>& state() const { return state_; }
+  const std::shared_ptr<shard::ModelState>& model_state() const { return state_; }
 
  private:
   std::shared_ptr<shard::ModelState> state_;
