@@ -118,10 +118,10 @@ void DdpState::hook_parameters(const GradientSync::Buckets& given_buckets) {
 
 void DdpState::listen_to_parameters() {
   notices_.clear();
-  const auto listen = [this](const at::Tensor& parameter, void (DdpState::*on_arrival)(std::size_t),
+  const auto listen = [this](const at::Tensor& parameter, void (DdpState::*on_notice)(std::size_t),
                              std::size_t index) {
-    notices_.emplace_back(parameter, [weak = weak_from_this(), on_arrival, index] {
-      if (const auto state = weak.lock()) ((*state).*on_arrival)(index);
+    notices_.emplace_back(parameter, [weak = weak_from_this(), on_notice, index] {
+      if (const auto state = weak.lock()) ((*state).*on_notice)(index);
     });
   };
   for (std::size_t i = 0; i < parameters_.tensors.size(); ++i) {
