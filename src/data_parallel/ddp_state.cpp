@@ -118,8 +118,7 @@ void DdpState::hook_parameters(const GradientSync::Buckets& given_buckets) {
 
 void DdpState::listen_to_parameters() {
   notices_.clear();
-  const auto listen = [this](const at::Tensor& parameter, void (DdpState::*on_notice)(std::size_t),
-                             std::size_t index) {
+  const auto listen = [this](const at::Tensor& parameter, void (DdpState::*on_notice)(std::size_t), std::size_t index) {
     notices_.emplace_back(parameter, [weak = weak_from_this(), on_notice, index] {
       if (const auto state = weak.lock()) ((*state).*on_notice)(index);
     });
@@ -312,12 +311,11 @@ void DdpState::sync_buffers() {
   take_buffers(0);
 }
 
-void DdpState::take_buffers(int root, bool graphs_live) {
+void DdpState::take_buffers(int root, const std::function<bool()>& graphs_live) {
   buffer_sync_.take(comm_, buffers_of(*model_).tensors, root, graphs_live);
 }
 
 bool DdpState::other_graphs_live() const {
-  if (buffers_of(*model_).tensors.empty()) return false;
   std::vector<const intercept::GradientNode*> nodes;
   for (const intercept::GradientNode& node : nodes_) nodes.push_back(&node);
   return intercept::other_graphs_live(nodes, num_own_users_);
@@ -402,7 +400,7 @@ void DdpState::after_synchronised_backward() {
   sync_->gradients_are_final();
   // Not only before the next forward: a model may compute with a buffer before any parameter tells that one begins.
   if (settings_.broadcast_buffers && (joining_ || !passes_->keeps_graph())) {
-    take_buffers(first_training_rank_, other_graphs_live());
+    take_buffers(first_training_rank_, [this] { return other_graphs_live(); });
   }
 }
 

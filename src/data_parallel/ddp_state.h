@@ -8,6 +8,7 @@
 #include <tessera/intercept/watch.h>
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -51,7 +52,7 @@ class DdpState : public intercept::Listener,
 
   /// A forward begins: the wrapper's form. Throws what goes wrong.
   void begin_forward();
-  void take_buffers(int root, bool graphs_live = false);
+  void take_buffers(int root, const std::function<bool()>& graphs_live = nullptr);
 
   /// Returns the number of the join.
   int start_join(bool divide_by_initial_size);

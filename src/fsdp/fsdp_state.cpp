@@ -345,7 +345,7 @@ void FsdpState::begin_forward() {
   if (options_.broadcast_buffers()) take_buffers();
 }
 
-void FsdpState::take_buffers(bool graphs_live) {
+void FsdpState::take_buffers(const std::function<bool()>& graphs_live) {
   const auto tensors = buffers().tensors;
   if (ranks_.replicas) buffer_sync_.take(*ranks_.replicas, tensors, 0, graphs_live);
   buffer_sync_.take(ranks_.shards, tensors, 0, graphs_live);
@@ -427,7 +427,7 @@ void FsdpState::on_backward_end(bool had_gradients) {
     }
     // Not only before the next forward: a model may compute with a buffer before any parameter tells that one begins.
     if (passes_->averages() && !passes_->keeps_graph() && options_.broadcast_buffers()) {
-      take_buffers(!buffers().tensors.empty() && gradients_->other_graphs_live());
+      take_buffers([this] { return gradients_->other_graphs_live(); });
     }
   }
   gathers_->release_all();

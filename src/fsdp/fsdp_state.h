@@ -129,7 +129,7 @@ class FsdpState : public shard::ModelState,
   void on_block_gradients(int unit);
   void leave_backward();
   void begin_forward();
-  void take_buffers(bool graphs_live = false);
+  void take_buffers(const std::function<bool()>& graphs_live = nullptr);
   void seal(const std::vector<int>& units);
   void watch_shards();
   /// With Notice::kCalls. Throws ConfigError when somebody has written to its parameters.

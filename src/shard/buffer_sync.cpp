@@ -13,7 +13,8 @@ void BufferSync::note(const std::vector<at::Tensor>& buffers) {
   }
 }
 
-void BufferSync::take(const Communicator& comm, const std::vector<at::Tensor>& buffers, int root, bool graphs_live) {
+void BufferSync::take(const Communicator& comm, const std::vector<at::Tensor>& buffers, int root,
+                      const std::function<bool()>& graphs_live) {
   if (comm.size() == 1 || buffers.empty()) return;
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> values;
@@ -22,7 +23,7 @@ void BufferSync::take(const Communicator& comm, const std::vector<at::Tensor>& b
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     // On a device the question would wait.
     const bool has_it = comm.rank() == root || (buffers[i].is_cpu() && at::equal(buffers[i], values[i]));
-    if (!has_it && graphs_live && !is_quiet(buffers[i])) continue;
+    if (!has_it && graphs_live && !is_quiet(buffers[i]) && graphs_live()) continue;
     if (!has_it) write(buffers[i], values[i]);
     note({buffers[i]});
   }

@@ -139,7 +139,6 @@ class Judge {
     }
     // Rounding to another type makes small differences large.
     if (action.kind == "cast" && mine.kind == Outcome::Kind::kDone && !is_over_) alone_->load(ranked_->full_state());
-    if (action.kind == "fail_in_backward") has_failed_ = true;
     if (is_one_of(action, {"step", "step_with_scaler", "train_uneven"})) ++num_steps_;
     if (is_one_of(action, {"freeze", "unfreeze", "swap_frozen"})) changed_flags_ = true;
     // The same when other actions are left out.
@@ -237,7 +236,6 @@ class Judge {
 
   Circumstances circumstances() {
     Circumstances now;
-    now.has_failed = has_failed_;
     now.is_whole = std::any_of(ranked_->scopes.begin(), ranked_->scopes.end(), [](const auto& one) { return one; });
     now.flags_changed = changed_flags_;
     now.has_moved = has_moved_;
@@ -271,7 +269,6 @@ class Judge {
     }
     if (config_.is_ddp() && (text.find("anew") != std::string::npos || action.kind == "go_back_twice")) {
       ranked_->begin_again();
-      has_failed_ = false;
     }
     // A forward that was refused half way may have changed buffers. As ever, those of rank 0 count.
     const torch::NoGradGuard no_grad;
@@ -298,7 +295,6 @@ class Judge {
   std::unique_ptr<User> alone_;
   std::unique_ptr<User> ranked_;
   std::map<std::string, bool> flags_;
-  bool has_failed_ = false;
   int num_steps_ = 0;
   bool changed_flags_ = false;
   bool has_moved_ = false;

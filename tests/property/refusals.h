@@ -11,7 +11,6 @@ namespace tessera::testing {
 struct Circumstances {
   bool flags_changed = false;  ///< parameters were frozen or unfrozen
   bool is_whole = false;       ///< inside gather()
-  bool has_failed = false;     ///< a pass broke off
   bool has_moved = false;      ///< parameters were given other memory
 };
 

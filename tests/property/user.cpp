@@ -152,7 +152,8 @@ std::size_t num_parameters_of(const torch::optim::Optimizer& optimizer) {
 
 std::vector<Tensor> early_views_of(const torch::nn::Module& model) {
   const auto parameters = tessera::parameters_of(model).tensors;
-  return {parameters.front().detach(), parameters.back().data().flatten()};
+  // flatten() would copy a parameter that lies column by column, and a copy from before rank 0's values is no view.
+  return {parameters.front().detach(), parameters.back().data().unsqueeze(0)};
 }
 
 void User::make_optimizer(std::int64_t way) {

@@ -51,8 +51,7 @@ struct DdpStatistics {
   bool buckets_are_zero_copy = false;    ///< they lie in the communicator's memory
 };
 
-/// A model whose gradients are averaged over ranks as backward computes them. Under `no_sync()` what counts is where
-/// the forward runs.
+/// A model whose gradients are averaged over ranks as backward computes them.
 class DistributedModel : public ParallelModel {
  public:
   explicit DistributedModel(std::shared_ptr<data_parallel::DdpState> state);
@@ -77,7 +76,7 @@ class DistributedModel : public ParallelModel {
   /// The buckets in which the next step's gradients travel. Which elements lie where decides, on three ranks and more,
   /// in which order they are added: a run that goes on from a checkpoint needs the same. Empty before the first step,
   /// which teaches the order, and in reproducible mode.
-  /// Collective: the first call may arrange them anew, as the next forward would. Between steps.
+  /// Collective: the first call may arrange them anew, as the next backward would. Between steps.
   Buckets buckets() const;
   /// From the next step on, for good: no other order is learnt. Throws ConfigError in reproducible mode, and unless
   /// each parameter stands in one bucket once. Call it on every rank between steps, with the same buckets.
@@ -100,8 +99,6 @@ class DistributedModel : public ParallelModel {
 /// number, name, shape, layout or dtype, naming the first.
 [[nodiscard]] DistributedModel distribute(std::shared_ptr<torch::nn::Module> model, const Ranks& ranks,
                                           const DdpOptions& options = {});
-/// The handle of a model that distribute() shares; nothing for any other.
-std::optional<DistributedModel> as_distributed(const ParallelModel& model);
 
 /// As above for the holders that TORCH_MODULE makes.
 template <class Holder>
@@ -109,5 +106,8 @@ template <class Holder>
 [[nodiscard]] DistributedModel distribute(const Holder& model, const Ranks& ranks, const DdpOptions& options = {}) {
   return distribute(std::shared_ptr<torch::nn::Module>(model.ptr()), ranks, options);
 }
+
+/// The handle of a model that distribute() shares; nothing for any other.
+std::optional<DistributedModel> as_distributed(const ParallelModel& model);
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <unordered_map>
 #include <vector>
 
@@ -16,10 +17,11 @@ class BufferSync {
  public:
   /// They are the same on all ranks at this point.
   void note(const std::vector<at::Tensor>& buffers);
-  /// `root`'s values; what has them already is not written to. With `graphs_live` nothing is written that autograd
-  /// would hear of: graphs that have kept it would refuse to go backward. The next time will do. Collective: over
-  /// `comm`.
-  void take(const Communicator& comm, const std::vector<at::Tensor>& buffers, int root, bool graphs_live = false);
+  /// `root`'s values; what has them already is not written to. While `graphs_live()`, asked only if it matters,
+  /// nothing is written that autograd would hear of: graphs that have kept it would refuse to go backward. The next
+  /// time will do. Collective: over `comm`.
+  void take(const Communicator& comm, const std::vector<at::Tensor>& buffers, int root,
+            const std::function<bool()>& graphs_live = nullptr);
 
  private:
   bool is_quiet(const at::Tensor& buffer) const;
