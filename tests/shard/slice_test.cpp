@@ -90,7 +90,9 @@ TEST(Slice, OfASliceIsASlice) {
     const auto stretch = slice.as_stretch();
     const bool is_stretch = flat.numel() == 0 || (flat[-1] - flat[0]).item<std::int64_t>() == flat.numel() - 1;
     ASSERT_EQ(stretch.has_value(), is_stretch);
-    if (stretch && stretch->size > 0) ASSERT_EQ(stretch->start, flat[0].item<std::int64_t>());
+    if (stretch && stretch->size > 0) {
+      ASSERT_EQ(stretch->start, flat[0].item<std::int64_t>());
+    }
     const auto boxes = slice.boxes(10'000);
     ASSERT_TRUE(boxes.has_value());
     std::vector<at::Tensor> places{at::empty({0}, at::kLong)};

@@ -258,8 +258,8 @@ TEST_P(Passes, GiveWhatOneProcessGivesInEveryWay) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Passes, ::testing::Range(std::size_t{0}, all_cases().size()), [](const auto& info) {
-  std::string name = all_cases()[info.param].name;
+INSTANTIATE_TEST_SUITE_P(Cases, Passes, ::testing::Range(std::size_t{0}, all_cases().size()), [](const auto& test) {
+  std::string name = all_cases()[test.param].name;
   for (char& letter : name) {
     if (!std::isalnum(static_cast<unsigned char>(letter))) letter = '_';
   }
