@@ -25,6 +25,8 @@ const FieldList<FsdpOptions>& FsdpOptions::fields() {
                      {"no_shard", ShardingStrategy::kNoShard},
                      {"hybrid_shard", ShardingStrategy::kHybridShard}},
                     "What is sharded.")
+          .add("max_unit_bytes", &FsdpOptions::max_unit_bytes_,
+               "A module with more bytes of parameters becomes several units; 0: never.")
           .add("min_num_params", &FsdpOptions::min_num_params_,
                "Parameters with fewer elements stay whole on every rank.")
           .add_enum(

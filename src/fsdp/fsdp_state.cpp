@@ -3,6 +3,7 @@
 #include <tessera/core/error.h>
 #include <tessera/intercept/backward_pass.h>
 #include <tessera/intercept/deferred_init.h>
+#include <tessera/intercept/large_blocks.h>
 #include <tessera/shard/global_slice.h>
 #include <tessera/shard/state_broadcast.h>
 
@@ -121,7 +122,8 @@ UnitPrecision FsdpState::precision_of(const std::string& unit) const {
 }
 
 void FsdpState::make_units() {
-  ModelPlan plan = plan_units(*model_, options_.auto_wrap(), min_elements_of(options_));
+  intercept::keep_large_blocks_apart();
+  ModelPlan plan = plan_units(*model_, options_);
   replicated_ = std::move(plan.replicated);
   for (const at::Tensor& parameter : replicated_.tensors) trains_replicated_.push_back(parameter.requires_grad());
   std::vector<at::Tensor> whole = buffers().tensors;
@@ -149,10 +151,12 @@ void FsdpState::make_units() {
   // Who does not listen to operators does not hear of writes to shards.
   const bool shares = options_.shared_copy() && notice_ != Notice::kCalls;
   sources_ = options_.row_sources() ? options_.row_sources()(rows) : std::make_shared<RankRows>(rows, shares);
-  gradient_rows_.emplace(memory_of(ranks_.shards), largest_gradient, device);
+  // Averages stay: in pages of their own they are not in the way of what comes and goes.
+  gradient_buffers_.emplace(
+      GradientBuffers{row_buffers(ranks_.shards, largest_gradient, device), BufferPool(own_pages, 0, device)});
   for (const UnitPlan& unit : plan.units) {
     units_.push_back(std::make_unique<Unit>(unit, static_cast<int>(units_.size()), ranks_, precision_of(unit.name),
-                                            *sources_, gate_, *gradient_rows_, options_.init_sync()));
+                                            *sources_, gate_, *gradient_buffers_, options_.init_sync()));
     // Note [Slices in reproducible mode]
     // Kernels round the last elements of a tensor, those that fill no vector, differently than the others. A slice of a
     // parameter starts at a whole vector, and ends at one or where the parameter ends, so each element is treated as in

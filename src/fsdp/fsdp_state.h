@@ -75,7 +75,7 @@ class FsdpState : public shard::ModelState,
   FsdpStatistics statistics() const;
   /// Where gathered parameters, and gradients that are not averaged yet, lie.
   BufferPool& rows() { return sources_->buffers(); }
-  BufferPool& gradient_rows() { return *gradient_rows_; }
+  GradientBuffers& gradient_buffers() { return *gradient_buffers_; }
   /// Told of what happens, until it is gone.
   void record(const std::weak_ptr<MemoryRecorder>& recorder) { recorder_ = recorder; }
 
@@ -146,7 +146,7 @@ class FsdpState : public shard::ModelState,
   std::vector<bool> trains_replicated_;  // at first
   std::shared_ptr<RowSources> sources_;
   std::shared_ptr<ThreadGate> gate_ = std::make_shared<ThreadGate>();  // of the rows of all units
-  std::optional<BufferPool> gradient_rows_;
+  std::optional<GradientBuffers> gradient_buffers_;
   std::vector<std::unique_ptr<Unit>> units_;
   SamePath path_;
   BufferSync buffer_sync_;

@@ -24,7 +24,7 @@ std::string fault_of(const torch::nn::Module& model, const UnitRanks& ranks, con
   try {
     FsdpOptions::fields().check(options);
     if (options.reproducible()) refuse_irreproducible_modules(model);
-    const auto plan = fsdp::plan_units(model, options.auto_wrap(), fsdp::min_elements_of(options));
+    const auto plan = fsdp::plan_units(model, options);
     if (auto fault = fsdp::fault_of(model, plan); !fault.empty()) return fault;
   } catch (const ConfigError& fault) {
     return fault.what();
@@ -93,7 +93,7 @@ ShardedModel fully_shard(std::shared_ptr<torch::nn::Module> model, const Ranks& 
 ShardedModel fsdp::shard_block(const std::shared_ptr<torch::nn::Module>& block, const Ranks& ranks,
                                const FsdpOptions& options) {
   FsdpOptions together = options;
-  together.auto_wrap(wrap_none());
+  together.auto_wrap(wrap_none()).max_unit_bytes(0);  // it is gathered and released as a whole
   const ShardedModel sharded = shard_along_one_axis(block, ranks.comm(), together, Notice::kCalls);
   for (const ShardedModel& inner : sharded_blocks_of(*block)) inner.state()->take_turns_with(sharded.state());
   return sharded;

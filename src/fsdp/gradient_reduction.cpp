@@ -12,8 +12,10 @@
 namespace tessera::fsdp {
 namespace {
 
-// How many averages are under way at a time: each holds a unit's gradients.
+// What is averaged at a time holds that many units' gradients: two, so that short ones follow each other without a gap,
+// but one of long ones, which the backward of the next unit hides as a rule.
 constexpr std::size_t kMaxReducing = 2;
+constexpr std::int64_t kMaxReducingBytes = std::int64_t{16} << 20;
 
 }  // namespace
 
@@ -81,13 +83,18 @@ void GradientReduction::set_micro_batch(std::int64_t /*index*/) {
 
 void GradientReduction::reduce(int unit) {
   // A unit whose gradients came in two parts is averaged twice, one part after the other.
-  while (std::find(reducing_.begin(), reducing_.end(), unit) != reducing_.end() || reducing_.size() >= kMaxReducing) {
-    finish_oldest();
-  }
+  while (std::find(reducing_.begin(), reducing_.end(), unit) != reducing_.end() || !has_room_for(unit)) finish_oldest();
   units_[static_cast<std::size_t>(unit)]->start_reduce();
   ++num_reduce_scatters_;
   path_.note(SamePath::Event::kAverage, unit);
   reducing_.push_back(unit);
+}
+
+bool GradientReduction::has_room_for(int unit) const {
+  if (reducing_.empty()) return true;
+  std::int64_t num_bytes = units_[static_cast<std::size_t>(unit)]->gradient_bytes();
+  for (const int under_way : reducing_) num_bytes += units_[static_cast<std::size_t>(under_way)]->gradient_bytes();
+  return reducing_.size() < kMaxReducing && num_bytes <= kMaxReducingBytes;
 }
 
 void GradientReduction::finish_oldest() {

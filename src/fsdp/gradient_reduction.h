@@ -79,6 +79,7 @@ class GradientReduction {
  private:
   void take(GradientListener& listener, int unit, std::size_t index, const at::Tensor& gradient);
   void reduce(int unit);
+  bool has_room_for(int unit) const;
   void finish_oldest();
   void reduce_replicated();
   void hand_out_slices();

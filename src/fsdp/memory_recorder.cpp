@@ -62,12 +62,14 @@ MemoryRecorder::MemoryRecorder(std::shared_ptr<FsdpState> state, std::size_t max
                                "tessera::checkpoint() or a smaller batch");
   count_parameters();
   follow(state_->rows(), MemoryKind::kGathered);
-  follow(state_->gradient_rows(), MemoryKind::kGradients);
+  follow(state_->gradient_buffers().rows, MemoryKind::kGradients);
+  follow(state_->gradient_buffers().averages, MemoryKind::kGradients);
 }
 
 MemoryRecorder::~MemoryRecorder() {
   state_->rows().observe(nullptr);
-  state_->gradient_rows().observe(nullptr);
+  state_->gradient_buffers().rows.observe(nullptr);
+  state_->gradient_buffers().averages.observe(nullptr);
 }
 
 void MemoryRecorder::count_parameters() {

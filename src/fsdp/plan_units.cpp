@@ -4,6 +4,7 @@
 
 #include <torch/nn/module.h>
 
+#include <limits>
 #include <map>
 #include <unordered_set>
 #include <utility>
@@ -11,9 +12,19 @@
 namespace tessera::fsdp {
 namespace {
 
+/// Parameters with fewer elements stay whole.
+std::int64_t min_elements_of(const FsdpOptions& options) {
+  const bool is_mixed = options.param_dtype() != c10::ScalarType::Undefined || options.unit_precision();
+  // A parameter that stays whole would keep its type, and meet others in an operator that wants one.
+  return is_mixed ? 0 : options.min_num_params();
+}
+
 class Planner {
  public:
-  Planner(const WrapPolicy& policy, std::int64_t min_elements) : policy_(policy), min_elements_(min_elements) {}
+  explicit Planner(const FsdpOptions& options)
+      : policy_(options.auto_wrap()),
+        max_bytes_(options.max_unit_bytes() > 0 ? options.max_unit_bytes() : std::numeric_limits<std::int64_t>::max()),
+        min_elements_(min_elements_of(options)) {}
 
   ModelPlan plan(const torch::nn::Module& model) {
     make_units("", visit(model, ""));
@@ -53,15 +64,30 @@ class Planner {
 
   void make_units(const std::string& name, const NamedTensors& parameters) {
     // An optimizer must not touch what is frozen, weight decay would: so that lies apart.
-    std::map<std::pair<at::ScalarType, bool>, UnitPlan> kinds;
+    std::map<std::pair<at::ScalarType, bool>, NamedTensors> kinds;
     for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
       const at::Tensor& parameter = parameters.tensors[i];
-      UnitPlan& unit = kinds[{parameter.scalar_type(), !parameter.requires_grad()}];
-      unit.name = name;
-      unit.parameters.names.push_back(parameters.names[i]);
-      unit.parameters.tensors.push_back(parameter);
+      NamedTensors& kind = kinds[{parameter.scalar_type(), !parameter.requires_grad()}];
+      kind.names.push_back(parameters.names[i]);
+      kind.tensors.push_back(parameter);
     }
-    for (auto& [kind, unit] : kinds) plan_.units.push_back(std::move(unit));
+    for (const auto& [kind, of_kind] : kinds) make_units_of_kind(name, of_kind);
+  }
+
+  /// As a rule modules compute in the order in which they are registered, so neighbours are used one after another.
+  void make_units_of_kind(const std::string& name, const NamedTensors& parameters) {
+    std::int64_t num_bytes = 0;  // of the unit that is being filled
+    for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
+      const auto more = static_cast<std::int64_t>(parameters.tensors[i].nbytes());
+      if (i == 0 || more > max_bytes_ - num_bytes) {
+        plan_.units.push_back({name, {}});
+        num_bytes = 0;
+      }
+      num_bytes += more;
+      NamedTensors& unit = plan_.units.back().parameters;
+      unit.names.push_back(parameters.names[i]);
+      unit.tensors.push_back(parameters.tensors[i]);
+    }
   }
 
   static std::string joined(const std::string& path, const std::string& key) {
@@ -75,6 +101,7 @@ class Planner {
   }
 
   const WrapPolicy& policy_;
+  std::int64_t max_bytes_;  // of a unit
   std::int64_t min_elements_;
   std::unordered_set<const c10::TensorImpl*> seen_;
   ModelPlan plan_;
@@ -82,14 +109,8 @@ class Planner {
 
 }  // namespace
 
-std::int64_t min_elements_of(const FsdpOptions& options) {
-  const bool is_mixed = options.param_dtype() != c10::ScalarType::Undefined || options.unit_precision();
-  // A parameter that stays whole would keep its type, and meet others in an operator that wants one.
-  return is_mixed ? 0 : options.min_num_params();
-}
-
-ModelPlan plan_units(const torch::nn::Module& model, const WrapPolicy& policy, std::int64_t min_elements) {
-  return Planner(policy, min_elements).plan(model);
+ModelPlan plan_units(const torch::nn::Module& model, const FsdpOptions& options) {
+  return Planner(options).plan(model);
 }
 
 }  // namespace tessera::fsdp

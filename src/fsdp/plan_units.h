@@ -21,11 +21,8 @@ struct ModelPlan {
   NamedTensors replicated;  ///< parameters that stay whole on every rank
 };
 
-/// Parameters with fewer elements stay whole.
-std::int64_t min_elements_of(const FsdpOptions& options);
-
-/// Cuts a model into units. A parameter that several modules hold belongs to the first of them.
-/// Parameters with fewer than `min_elements` elements, and those that are not floating point, stay whole.
-ModelPlan plan_units(const torch::nn::Module& model, const WrapPolicy& policy, std::int64_t min_elements);
+/// Cuts a model into units, by the options' `auto_wrap`, `max_unit_bytes` and `min_num_params`. A parameter that
+/// several modules hold belongs to the first of them; one that is not floating point stays whole.
+ModelPlan plan_units(const torch::nn::Module& model, const FsdpOptions& options);
 
 }  // namespace tessera::fsdp

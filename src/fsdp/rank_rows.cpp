@@ -1,7 +1,11 @@
 #include "fsdp/rank_rows.h"
 
+#include <tessera/core/error.h>
+#include <tessera/intercept/large_blocks.h>
+
 #include <ATen/core/Tensor.h>
 
+#include <string>
 #include <utility>
 
 #include "fsdp/common_row.h"
@@ -9,16 +13,33 @@
 
 namespace tessera::fsdp {
 
-AllocateBytes memory_of(const Communicator& comm) {
-  if (!comm.allocator()) return host_pages;
-  return [comm](std::size_t num_bytes) -> std::shared_ptr<void> {
+std::shared_ptr<void> own_pages(std::size_t num_bytes) {
+  try {
+    return host_pages(num_bytes);
+  } catch (const StorageError&) {
+    const std::string why = intercept::why_no_memory(num_bytes);
+    if (why.empty()) throw;
+    throw StorageError(why);
+  }
+}
+
+BufferPool row_buffers(const Communicator& comm, std::size_t buffer_bytes, c10::Device device) {
+  if (!comm.allocator()) {
+    const auto take = [](std::size_t num_bytes) {
+      std::shared_ptr<void> block = intercept::large_block(num_bytes);
+      return block ? block : own_pages(num_bytes);
+    };
+    return BufferPool::that_keeps_nothing(take, device);
+  }
+  const auto allocate = [comm](std::size_t num_bytes) -> std::shared_ptr<void> {
     auto tensor = std::make_shared<at::Tensor>(comm.empty({static_cast<std::int64_t>(num_bytes)}, at::kByte));
     return {tensor, tensor->mutable_data_ptr()};
   };
+  return {allocate, buffer_bytes, device};
 }
 
 RankRows::RankRows(const RowSourcesSpec& spec, bool shares)
-    : comm_(spec.ranks), buffers_(memory_of(spec.ranks), spec.buffer_bytes, spec.device) {
+    : comm_(spec.ranks), buffers_(row_buffers(spec.ranks, spec.buffer_bytes, spec.device)) {
   if (shares && comm_.size() > 1) milestones_ = Milestones::make(comm_, spec.num_rows * CommonRow::kNumKinds);
 }
 

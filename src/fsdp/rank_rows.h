@@ -8,8 +8,12 @@
 
 namespace tessera::fsdp {
 
-/// Memory that the group moves with the fewest copies, where it has such; else pages of the process's own.
-AllocateBytes memory_of(const Communicator& comm);
+/// As host_pages; its error tells what memory is used for, where that is counted.
+std::shared_ptr<void> own_pages(std::size_t num_bytes);
+
+/// Of memory that the group moves with the fewest copies, where it has such; else of the process's own, which large
+/// tensors use as well. `buffer_bytes`: as BufferPool takes it.
+BufferPool row_buffers(const Communicator& comm, std::size_t buffer_bytes, c10::Device device);
 
 /// Rows that lie with the ranks themselves: of one kind, since either they share memory or they do not.
 class RankRows : public RowSources {

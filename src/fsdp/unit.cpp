@@ -89,11 +89,11 @@ std::string refusal_of_unfrozen(const std::string& parameter, int world_rank) {
 }
 
 Unit::Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecision& precision, RowSources& sources,
-           std::shared_ptr<ThreadGate> gate, BufferPool gradients, bool init_sync)
+           std::shared_ptr<ThreadGate> gate, GradientBuffers gradients, bool init_sync)
     : name_(plan.name),
       why_sharded_(why_sharded(plan)),
       ranks_(std::move(ranks)),
-      gradient_rows_(std::move(gradients)),
+      gradient_buffers_(std::move(gradients)),
       is_trained_(plan.parameters.tensors.front().requires_grad()),
       device_(plan.parameters.tensors.front().device()),
       dtype_(plan.parameters.tensors.front().scalar_type()),
@@ -350,7 +350,7 @@ std::vector<at::Tensor> Unit::trained() const {
 void Unit::take_gradient(std::size_t index, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
   if (!gradients_.has_bytes()) {
-    gradients_.give(gradient_rows_.lend(static_cast<std::size_t>(gradients_.num_bytes())));
+    gradients_.give(gradient_buffers_.rows.lend(static_cast<std::size_t>(gradients_.num_bytes())));
     clear_gaps(gradients_.row());
     came_.assign(parameters_.size(), false);
   }
@@ -368,7 +368,10 @@ at::Tensor Unit::memory_for_average() {
     // Of this tensor and its storage: views that somebody holds are found too.
     return kept_.defined() && kept_.use_count() == 1 && kept_.storage().use_count() == 1;
   };
-  if (!is_free()) kept_ = at::empty({mine_.size}, at::TensorOptions(gradient_dtype_).device(device_));
+  if (!is_free()) {
+    const auto num_bytes = static_cast<std::size_t>(mine_.size) * c10::elementSize(gradient_dtype_);
+    kept_ = tensor_on(gradient_buffers_.averages.lend(num_bytes), mine_.size, gradient_dtype_);
+  }
   return kept_;
 }
 

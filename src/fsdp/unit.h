@@ -38,6 +38,12 @@ struct UnitRanks {
   std::int64_t num_ranks() const { return std::int64_t{shards.size()} * (replicas ? replicas->size() : 1); }
 };
 
+/// Where gradients of units lie.
+struct GradientBuffers {
+  BufferPool rows;      ///< those of this rank, until they are averaged
+  BufferPool averages;  ///< this rank's part
+};
+
 /// What is said of a parameter that was unfrozen.
 std::string refusal_of_unfrozen(const std::string& parameter, int world_rank);
 
@@ -48,7 +54,7 @@ class Unit {
   /// The parameters become views of the row, which holds their values in shards from now on. With `init_sync` all ranks
   /// take those of rank 0. Collective.
   Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecision& precision, RowSources& sources,
-       std::shared_ptr<ThreadGate> gate, BufferPool gradients, bool init_sync);
+       std::shared_ptr<ThreadGate> gate, GradientBuffers gradients, bool init_sync);
 
   const std::string& name() const { return name_; }
   UnitState state() const { return state_; }
@@ -117,6 +123,8 @@ class Unit {
 
   /// Adds to what earlier passes have left.
   void take_gradient(std::size_t index, const at::Tensor& gradient);
+  /// Of all of them, before they are averaged.
+  std::int64_t gradient_bytes() const { return gradients_.num_bytes(); }
   bool has_unreduced_gradients() const { return gradients_.has_bytes() && !reduced_.defined(); }
   /// Collective. Parameters without gradient count as zero.
   void start_reduce();
@@ -149,7 +157,7 @@ class Unit {
   std::string name_;
   std::string why_sharded_;
   UnitRanks ranks_;
-  BufferPool gradient_rows_;
+  GradientBuffers gradient_buffers_;
   bool is_trained_;
   at::Device device_;
   at::ScalarType dtype_;           // of the shard

@@ -22,7 +22,7 @@ CountingAllocator& CountingAllocator::of_process() {
 
 c10::DataPtr CountingAllocator::allocate_usual(std::size_t num_bytes) const {
   try {
-    return usual_->allocate(num_bytes);
+    return usual_.allocate(num_bytes);
   } catch (const c10::Error& error) {
     // Who counts can say more than that there is no memory left.
     if (!of_this_thread) throw;
@@ -30,9 +30,13 @@ c10::DataPtr CountingAllocator::allocate_usual(std::size_t num_bytes) const {
   }
 }
 
+std::string why_no_memory(std::size_t num_bytes) {
+  return of_this_thread ? of_this_thread->why_no_memory(num_bytes) : "";
+}
+
 c10::DataPtr CountingAllocator::allocate(std::size_t num_bytes) {
   c10::DataPtr memory = allocate_usual(num_bytes);
-  if (memory.get() == nullptr || !memory.compare_exchange_deleter(usual_->raw_deleter(), &free_block)) return memory;
+  if (memory.get() == nullptr || !memory.compare_exchange_deleter(memory.get_deleter(), &free_block)) return memory;
   Ledger* const ledger = of_this_thread.get();
   const std::lock_guard lock(mutex_);
   if (!counters_ && ledger == nullptr) return memory;
@@ -48,7 +52,7 @@ c10::DataPtr CountingAllocator::allocate(std::size_t num_bytes) {
 }
 
 void CountingAllocator::copy_data(void* destination, const void* source, std::size_t num_bytes) const {
-  usual_->copy_data(destination, source, num_bytes);
+  usual_.copy_data(destination, source, num_bytes);
 }
 
 void CountingAllocator::free_block(void* data) {
@@ -63,12 +67,12 @@ void CountingAllocator::free_block(void* data) {
       self.blocks_.erase(found);
     }
   }
-  self.usual_->raw_deleter()(data);
+  self.usual_.raw_deleter()(data);
 }
 
 void CountingAllocator::install() {
   if (num_counts_++ > 0) return;
-  if (c10::GetCPUAllocator() != usual_) {
+  if (const auto* present = c10::GetCPUAllocator(); present != usual_.usual() && present != &usual_) {
     --num_counts_;
     throw ConfigError("the memory of tensors cannot be counted: something has replaced LibTorch's CPU allocator");
   }
@@ -76,7 +80,7 @@ void CountingAllocator::install() {
 }
 
 void CountingAllocator::uninstall() {
-  if (--num_counts_ == 0) c10::SetCPUAllocator(usual_);
+  if (--num_counts_ == 0) c10::SetCPUAllocator(usual_.keeps_apart() ? &usual_ : usual_.usual());
 }
 
 void CountingAllocator::start(const std::shared_ptr<MemoryCount::Counters>& counters) {

@@ -3,7 +3,6 @@
 #include <tessera/intercept/memory_count.h>
 
 #include <c10/core/Allocator.h>
-#include <c10/core/CPUAllocator.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +10,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "intercept/large_block_allocator.h"
 #include "intercept/ledger.h"
 
 namespace tessera::intercept {
@@ -54,7 +54,7 @@ class CountingAllocator : public c10::Allocator {
   void uninstall();
 
   std::mutex mutex_;
-  c10::Allocator* const usual_ = c10::GetDefaultCPUAllocator();
+  LargeBlockAllocator& usual_ = LargeBlockAllocator::of_process();
   int num_counts_ = 0;
   std::shared_ptr<MemoryCount::Counters> counters_;
   std::unordered_map<const void*, Block> blocks_;

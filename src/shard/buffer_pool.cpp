@@ -43,6 +43,10 @@ struct BufferPool::State {
     count(-static_cast<std::int64_t>(num_bytes), 0);
     free.emplace(size, std::move(buffer));
   }
+  void drop(std::size_t num_bytes) {
+    const std::lock_guard lock(mutex);
+    count(-static_cast<std::int64_t>(num_bytes), -static_cast<std::int64_t>(num_bytes));
+  }
   std::size_t read(std::size_t State::* figure) {
     const std::lock_guard lock(mutex);
     return this->*figure;
@@ -60,12 +64,19 @@ struct BufferPool::State {
 BufferPool::BufferPool(AllocateBytes allocate, std::size_t buffer_bytes, c10::Device device)
     : allocate_(std::move(allocate)), buffer_bytes_(buffer_bytes), device_(device), state_(std::make_shared<State>()) {}
 
+BufferPool BufferPool::that_keeps_nothing(AllocateBytes allocate, c10::Device device) {
+  BufferPool pool(std::move(allocate), 0, device);
+  pool.keeps_ = false;
+  return pool;
+}
+
 c10::DataPtr BufferPool::lend(std::size_t num_bytes) {
   struct Loan {
     std::shared_ptr<State> pool;
     std::shared_ptr<void> buffer;
     std::size_t buffer_bytes;
     std::size_t num_bytes;
+    bool keeps;
   };
   const std::size_t size = std::max<std::size_t>(buffer_bytes_ > 0 ? buffer_bytes_ : num_bytes, 1);
   if (num_bytes > size) throw InternalError("a unit is larger than the buffers for units");
@@ -74,10 +85,14 @@ c10::DataPtr BufferPool::lend(std::size_t num_bytes) {
   if (is_new) buffer = allocate_(size);
   state_->count_lent(num_bytes, is_new ? size : 0);
   void* const bytes = buffer.get();
-  auto loan = std::make_unique<Loan>(Loan{state_, std::move(buffer), size, num_bytes});
+  auto loan = std::make_unique<Loan>(Loan{state_, std::move(buffer), size, num_bytes, keeps_});
   const auto give_back = [](void* context) {
     const std::unique_ptr<Loan> ended(static_cast<Loan*>(context));
-    ended->pool->give_back(std::move(ended->buffer), ended->buffer_bytes, ended->num_bytes);
+    if (ended->keeps) {
+      ended->pool->give_back(std::move(ended->buffer), ended->buffer_bytes, ended->num_bytes);
+    } else {
+      ended->pool->drop(ended->buffer_bytes);
+    }
   };
   return {bytes, loan.release(), give_back, device_};
 }

@@ -11,7 +11,7 @@ namespace {
 
 TEST(FsdpOptions, ListsEveryFieldThatHasATextForm) {
   EXPECT_EQ(FsdpOptions::fields().at("strategy").default_text(), "full_shard");
-  EXPECT_EQ(FsdpOptions::fields().fields().size(), 15U);
+  EXPECT_EQ(FsdpOptions::fields().fields().size(), 16U);
 }
 
 TEST(FsdpOptions, ReadsStrategiesByName) {

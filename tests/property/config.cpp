@@ -50,6 +50,7 @@ FsdpOptions draw_fsdp(Dice& dice) {
   options.init_sync(dice.chance(80));
   options.broadcast_buffers(dice.chance(80));
   options.shared_copy(dice.chance(50));
+  options.max_unit_bytes(dice.pick(std::vector<std::int64_t>{std::int64_t{32} << 20, 100, 1}));
   return options;
 }
 

@@ -130,7 +130,10 @@ class Judge {
     }
     // Such a model is of no use any more, nor is a group whose ranks waited for one that failed in its own words.
     const bool is_dead = std::any_of(all.begin(), all.end(), [](const Outcome& one) {
-      return one.kind == Outcome::Kind::kFailed && one.text.find("not done after") != std::string::npos;
+      // Ours, and Gloo's words for it.
+      const auto says = [&one](const char* words) { return one.text.find(words) != std::string::npos; };
+      const bool has_waited = says("not done after") || says("Timed out waiting") || says("Application timeout");
+      return one.kind == Outcome::Kind::kFailed && has_waited;
     });
     is_over_ = is_over_ || is_dead || mine.text.find("was given other memory") != std::string::npos ||
                (action.kind == "cast" && mine.kind == Outcome::Kind::kRefused);

@@ -46,6 +46,9 @@ struct FsdpOptions {
   TORCH_ARG(ShardingStrategy, strategy) = ShardingStrategy::kFullShard;
   /// Which modules become units. A unit is gathered as a whole: smaller units need less memory and more messages.
   TORCH_ARG(WrapPolicy, auto_wrap) = wrap_by_size();
+  /// The parameters of a module that together have more bytes become several units, each of at most so many or of one
+  /// parameter: what is whole at a time is bounded by it, however large the modules are. 0: never.
+  TORCH_ARG(std::int64_t, max_unit_bytes) = std::int64_t{32} << 20;
   /// Parameters with fewer elements stay whole on every rank; their gradients are averaged.
   TORCH_ARG(std::int64_t, min_num_params) = 1000;
   /// When backward's next parameters are gathered.

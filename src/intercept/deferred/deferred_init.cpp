@@ -1,4 +1,5 @@
 #include <tessera/intercept/deferred_init.h>
+#include <tessera/intercept/large_blocks.h>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -34,7 +35,10 @@ bool covers_its_storage(const at::Tensor& tensor) {
 
 }  // namespace
 
-DeferredInit::DeferredInit() : guard_(key_with_kernel()) {}
+DeferredInit::DeferredInit() : guard_(key_with_kernel()) {
+  // Random numbers are drawn into large tensors that are dropped at once: malloc would keep their holes.
+  intercept::keep_large_blocks_apart();
+}
 
 bool is_deferred(const at::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage() && intercept::history_of(tensor.storage()) != nullptr;

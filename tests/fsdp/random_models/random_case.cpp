@@ -44,6 +44,7 @@ FsdpOptions random_options(Dice& dice) {
   options.init_sync(dice.chance(70));
   options.broadcast_buffers(dice.chance(70));
   options.shared_copy(dice.chance(50));
+  options.max_unit_bytes(dice.pick(std::vector<std::int64_t>{std::int64_t{32} << 20, 0, 400, 100, 1}));
   return options;
 }
 
