@@ -87,7 +87,8 @@ def run(context, precision):
             answers, cores = pairs[one].ask(f"{one.kind} {precision}", STEPS)
             check_agreement(one, precision, answers)
             return {"contestant": one.name, "precision": precision, "seconds": one.seconds_of(answers),
-                    "loss": answers[0]["loss"], "foreign_cores": cores}
+                    "processor_seconds": pairs[one].processor_seconds / STEPS / SIZE, "loss": answers[0]["loss"],
+                    "foreign_cores": cores}
 
         rounds = turns.take(CONTESTANTS, sample_of, context.rounds or ROUNDS)
         for pair in pairs.values():
@@ -105,8 +106,8 @@ class Figures:
         return [sample[key] for samples in self.rounds[precision] for sample in samples
                 if sample["contestant"] == contestant.name]
 
-    def ratios(self, one, other, precision):
-        return ratios(self.of(one, precision), self.of(other, precision))
+    def ratios(self, one, other, precision, key="seconds"):
+        return ratios(self.of(one, precision, key), self.of(other, precision, key))
 
 
 def step_table(figures):
@@ -122,9 +123,11 @@ def step_table(figures):
 
 
 def ratio_table(figures):
-    return Table(["time of / time of", *PRECISIONS],
+    columns = [(precision, key) for precision in PRECISIONS for key in ("seconds", "processor_seconds")]
+    return Table(["time of / time of", *(f"{precision}, by {'the clock' if key == 'seconds' else 'processor time'}"
+                                         for precision, key in columns)],
                  [[f"{one.name} / {other.name}",
-                   *(spread(figures.ratios(one, other, precision), digits=3) for precision in PRECISIONS)]
+                   *(spread(figures.ratios(one, other, precision, key), digits=3) for precision, key in columns)]
                   for one, other in RATIOS])
 
 

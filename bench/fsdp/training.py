@@ -79,7 +79,7 @@ def run(context):
         def sample_of(one):
             answers, cores = pairs[one].ask(one.kind, STEPS)
             return {"contestant": one.name, "seconds": one.seconds_of(answers), "loss": answers[0]["loss"],
-                    "foreign_cores": cores}
+                    "processor_seconds": pairs[one].processor_seconds / STEPS / SIZE, "foreign_cores": cores}
 
         rounds = turns.take(CONTESTANTS, sample_of, context.rounds or ROUNDS)
         for pair in pairs.values():
@@ -96,17 +96,19 @@ class Figures:
     def of(self, contestant, key="seconds"):
         return [sample[key] for samples in self.rounds for sample in samples if sample["contestant"] == contestant.name]
 
-    def ratios(self, one, other):
-        return ratios(self.of(one), self.of(other))
+    def ratios(self, one, other, key="seconds"):
+        return ratios(self.of(one, key), self.of(other, key))
 
 
 def tables(figures):
-    yield Table(["contestant", "ms a step", "tokens/s", "loss"],
+    yield Table(["contestant", "ms a step", "of a processor", "tokens/s", "loss"],
                 [[one.name, spread(figures.of(one), 1e3, digits=0),
+                  spread(figures.of(one, "processor_seconds"), 1e3, digits=0),
                   f"{SIZE * TOKENS / median(figures.of(one)):.0f}", f"{figures.of(one, 'loss')[-1]:.4f}"]
                  for one in CONTESTANTS])
-    yield Table(["time of / time of", "ratio"],
-                [[f"{one.name} / {other.name}", spread(figures.ratios(one, other), digits=3)] for one, other in RATIOS])
+    yield Table(["time of / time of", "by the clock", "by processor time"],
+                [[f"{one.name} / {other.name}", spread(figures.ratios(one, other), digits=3),
+                  spread(figures.ratios(one, other, "processor_seconds"), digits=3)] for one, other in RATIOS])
 
 
 def bars(figures):

@@ -18,6 +18,7 @@ class Answering:
         self.command = command
         self.size = size
         self.ranks = Ranks()
+        self.processor_seconds = 0.0  # of all ranks together, for the last answer
 
     def __enter__(self):
         port = free_port()
@@ -35,6 +36,7 @@ class Answering:
             for process in self.ranks.processes:
                 self.tell(process, f"{variant} {count}\n")
             answers = [self.answer(process, variant) for process in self.ranks.processes]
+        self.processor_seconds = foreign.own_work
         return answers, foreign.cores
 
     def tell(self, process, line):

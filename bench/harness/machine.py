@@ -46,7 +46,8 @@ def wait_until_quiet(limit, calm=3.0, cores=0.15):
 
 
 class Foreign:
-    """`with Foreign() as foreign:` and then `foreign.cores`: how many cores others used meanwhile.
+    """`with Foreign() as foreign:` and then `foreign.cores`: how many cores others used meanwhile; and `foreign.own_work`:
+    the processor seconds of our own.
     `processes` are numbers of our own that run before the block and after it. Requires: those that the block starts
     have ended when it ends."""
 
@@ -61,7 +62,8 @@ class Foreign:
         return self
 
     def __exit__(self, *_):
-        work = (busy_seconds() - self.busy) - (self.own() - self.before)
+        self.own_work = self.own() - self.before
+        work = (busy_seconds() - self.busy) - self.own_work
         self.cores = max(0.0, work / (time.monotonic() - self.start))
 
 

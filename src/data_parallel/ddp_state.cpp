@@ -2,6 +2,7 @@
 
 #include <tessera/core/error.h>
 #include <tessera/intercept/backward_pass.h>
+#include <tessera/intercept/large_blocks.h>
 #include <tessera/intercept/random_draws.h>
 
 #include <torch/nn/module.h>
@@ -66,6 +67,7 @@ std::shared_ptr<DdpState> DdpState::make(std::shared_ptr<torch::nn::Module> mode
   if (!model) throw ConfigError("there is no model to distribute: the pointer is null");
   require_same_lines(comm, lines_of(*model, comm, options));
   std::shared_ptr<DdpState> state(new DdpState(std::move(model), comm, resolve(options, comm)));
+  intercept::keep_large_blocks_apart();
   state->passes_.emplace(state);
   state->hook_parameters();
   state->listen_to_parameters();

@@ -72,6 +72,7 @@ void CountingAllocator::free_block(void* data) {
 
 void CountingAllocator::install() {
   if (num_counts_++ > 0) return;
+  const std::lock_guard lock(usual_.slot_mutex());
   if (const auto* present = c10::GetCPUAllocator(); present != usual_.usual() && present != &usual_) {
     --num_counts_;
     throw ConfigError("the memory of tensors cannot be counted: something has replaced LibTorch's CPU allocator");
@@ -80,7 +81,9 @@ void CountingAllocator::install() {
 }
 
 void CountingAllocator::uninstall() {
-  if (--num_counts_ == 0) c10::SetCPUAllocator(usual_.keeps_apart() ? &usual_ : usual_.usual());
+  if (--num_counts_ > 0) return;
+  const std::lock_guard lock(usual_.slot_mutex());
+  c10::SetCPUAllocator(usual_.keeps_apart() ? &usual_ : usual_.usual());
 }
 
 void CountingAllocator::start(const std::shared_ptr<MemoryCount::Counters>& counters) {

@@ -32,7 +32,7 @@ void LargeBlockAllocator::free_block(void* data) {
   LargeBlockAllocator& self = of_process();
   {
     const std::lock_guard lock(self.mutex_);
-    if (self.heap_.give_back(data) > 0) {
+    if (self.heap_.give_back(data)) {
       c10::profiledCPUMemoryReporter().Delete(data);
       return;
     }
@@ -51,6 +51,7 @@ LargeBlockBytes LargeBlockAllocator::bytes() {
 
 bool keep_large_blocks_apart() {
   LargeBlockAllocator& allocator = LargeBlockAllocator::of_process();
+  const std::lock_guard lock(allocator.slot_mutex());
   c10::Allocator* const present = c10::GetCPUAllocator();
   if (present == allocator.usual()) c10::SetCPUAllocator(&allocator);
   // Who counts asks it already.

@@ -28,6 +28,8 @@ class LargeBlockAllocator : public c10::Allocator {
   /// Of either kind.
   static void free_block(void* data);
 
+  /// Of LibTorch's slot for the allocator, which has none: held by who changes it.
+  std::mutex& slot_mutex() { return slot_mutex_; }
   c10::Allocator* usual() const { return usual_; }
   void keep_apart() { keeps_apart_ = true; }
   bool keeps_apart() const { return keeps_apart_; }
@@ -38,7 +40,8 @@ class LargeBlockAllocator : public c10::Allocator {
  private:
   c10::Allocator* const usual_ = c10::GetDefaultCPUAllocator();
   std::atomic<bool> keeps_apart_ = false;
-  std::mutex mutex_;
+  std::mutex slot_mutex_;
+  std::mutex mutex_;  // of the heap
   PageHeap heap_{std::size_t{1} << 30};
 };
 

@@ -17,7 +17,7 @@ std::size_t round_up(std::size_t num_bytes, std::size_t to) { return (num_bytes 
 
 PageHeap::~PageHeap() {
   unmap(0);
-  for (const auto& [start, block] : used_) munmap(start, block.size);
+  for (const auto& [start, size] : used_) munmap(start, size);
 }
 
 void* PageHeap::take(std::size_t num_bytes) {
@@ -31,20 +31,20 @@ void* PageHeap::take(std::size_t num_bytes) {
   const auto [found_size, start] = *fit;
   remove_free(free_.find(start));
   if (found_size > size) add_free(start + size, found_size - size);
-  used_.emplace(start, Block{num_bytes, size});
+  used_.emplace(start, size);
   used_bytes_ += size;
   return start;
 }
 
-std::size_t PageHeap::give_back(void* block) {
+bool PageHeap::give_back(void* block) {
   const auto found = used_.find(block);
-  if (found == used_.end()) return 0;
-  const auto [num_bytes, size] = found->second;
+  if (found == used_.end()) return false;
+  const std::size_t size = found->second;
   used_.erase(found);
   used_bytes_ -= size;
   add_free(static_cast<char*>(block), size);
   if (spare_bytes_ > std::max(min_spare_bytes_, used_bytes_)) unmap(std::max(min_spare_bytes_, used_bytes_));
-  return num_bytes;
+  return true;
 }
 
 bool PageHeap::grow(std::size_t size) {
@@ -90,7 +90,9 @@ void PageHeap::unmap(std::size_t max_spare_bytes) {
   while (spare_bytes_ > max_spare_bytes) {
     const auto [size, start] = *by_size_.rbegin();
     remove_free(free_.find(start));
-    munmap(start, size);
+    if (munmap(start, size) == 0) continue;
+    add_free(start, size);  // the process has as many mappings as it may have
+    return;
   }
 }
 

@@ -20,17 +20,13 @@ class PageHeap {
 
   /// Null when the system has no memory. Uninitialised.
   void* take(std::size_t num_bytes);
-  /// The bytes that were asked for; 0: the block is not of this heap.
-  std::size_t give_back(void* block);
+  /// False: the block is not of this heap.
+  bool give_back(void* block);
 
   std::size_t used_bytes() const { return used_bytes_; }
   std::size_t spare_bytes() const { return spare_bytes_; }
 
  private:
-  struct Block {
-    std::size_t num_bytes;  // that were asked for
-    std::size_t size;
-  };
   using Ranges = std::map<char*, std::size_t>;
 
   bool grow(std::size_t size);
@@ -41,7 +37,7 @@ class PageHeap {
   std::size_t min_spare_bytes_;
   Ranges free_;                                      // by address
   std::set<std::pair<std::size_t, char*>> by_size_;  // the same
-  std::unordered_map<void*, Block> used_;
+  std::unordered_map<void*, std::size_t> used_;
   std::size_t used_bytes_ = 0;
   std::size_t spare_bytes_ = 0;
 };
