@@ -68,7 +68,8 @@ def measure(context):
               for size in SIZES for one in (OURS_GLOO, OURS_SHM)
               for peer, limit in ((FSDP2, AGAINST_FSDP2), (FSDP1, AGAINST_FSDP1))],
         notes=["A GPT of 168 million parameters: 12 layers, width 1024, 16 heads, vocabulary 8192, batches of 1 x 64 "
-               "tokens, fp32; fused AdamW, a unit for each layer. Every rank makes the whole model and then shards it.",
+               "tokens, fp32; fused AdamW, a unit for each layer, ours cut at `max_unit_bytes`. Every rank makes the whole "
+               "model and then shards it.",
                "Peak: the largest of samples, 50 ms apart, of the sum of the ranks' Pss (/proc/PID/smaps_rollup): a "
                "page that ranks share counts once. Sum of high waters: VmHWM of each rank, which misses no moment but "
                "counts shared pages for each. All of it is the whole process, programs and libraries included."],
