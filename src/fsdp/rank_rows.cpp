@@ -2,6 +2,7 @@
 
 #include <tessera/core/error.h>
 #include <tessera/intercept/large_blocks.h>
+#include <tessera/intercept/thread_memory.h>
 
 #include <ATen/core/Tensor.h>
 

@@ -1,6 +1,7 @@
 #include "intercept/counting_allocator.h"
 
 #include <tessera/core/error.h>
+#include <tessera/intercept/thread_memory.h>
 
 #include <c10/util/Exception.h>
 

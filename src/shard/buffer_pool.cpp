@@ -27,6 +27,7 @@ struct BufferPool::State {
   std::size_t peak_bytes = 0;
   std::size_t held_bytes = 0;
   OnChange on_change;
+  bool keeps = true;  // what is given back, for the next
 
   /// A buffer that is free, or none.
   std::shared_ptr<void> take(std::size_t size) {
@@ -40,12 +41,8 @@ struct BufferPool::State {
   }
   void give_back(std::shared_ptr<void> buffer, std::size_t size, std::size_t num_bytes) {
     const std::lock_guard lock(mutex);
-    count(-static_cast<std::int64_t>(num_bytes), 0);
-    free.emplace(size, std::move(buffer));
-  }
-  void drop(std::size_t num_bytes) {
-    const std::lock_guard lock(mutex);
-    count(-static_cast<std::int64_t>(num_bytes), -static_cast<std::int64_t>(num_bytes));
+    count(-static_cast<std::int64_t>(num_bytes), keeps ? 0 : -static_cast<std::int64_t>(size));
+    if (keeps) free.emplace(size, std::move(buffer));
   }
   std::size_t read(std::size_t State::* figure) {
     const std::lock_guard lock(mutex);
@@ -66,7 +63,7 @@ BufferPool::BufferPool(AllocateBytes allocate, std::size_t buffer_bytes, c10::De
 
 BufferPool BufferPool::that_keeps_nothing(AllocateBytes allocate, c10::Device device) {
   BufferPool pool(std::move(allocate), 0, device);
-  pool.keeps_ = false;
+  pool.state_->keeps = false;
   return pool;
 }
 
@@ -76,7 +73,6 @@ c10::DataPtr BufferPool::lend(std::size_t num_bytes) {
     std::shared_ptr<void> buffer;
     std::size_t buffer_bytes;
     std::size_t num_bytes;
-    bool keeps;
   };
   const std::size_t size = std::max<std::size_t>(buffer_bytes_ > 0 ? buffer_bytes_ : num_bytes, 1);
   if (num_bytes > size) throw InternalError("a unit is larger than the buffers for units");
@@ -85,14 +81,10 @@ c10::DataPtr BufferPool::lend(std::size_t num_bytes) {
   if (is_new) buffer = allocate_(size);
   state_->count_lent(num_bytes, is_new ? size : 0);
   void* const bytes = buffer.get();
-  auto loan = std::make_unique<Loan>(Loan{state_, std::move(buffer), size, num_bytes, keeps_});
+  auto loan = std::make_unique<Loan>(Loan{state_, std::move(buffer), size, num_bytes});
   const auto give_back = [](void* context) {
     const std::unique_ptr<Loan> ended(static_cast<Loan*>(context));
-    if (ended->keeps) {
-      ended->pool->give_back(std::move(ended->buffer), ended->buffer_bytes, ended->num_bytes);
-    } else {
-      ended->pool->drop(ended->buffer_bytes);
-    }
+    ended->pool->give_back(std::move(ended->buffer), ended->buffer_bytes, ended->num_bytes);
   };
   return {bytes, loan.release(), give_back, device_};
 }

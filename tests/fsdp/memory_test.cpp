@@ -324,6 +324,7 @@ TEST(BufferPool, KeepsBuffersOrNot) {
     EXPECT_EQ(does_not.lent_bytes(), 100U);
     EXPECT_EQ(does_not.held_bytes(), 100U);
   }
+  does_not.lend(0);  // has a byte, of which none is lent
   EXPECT_EQ(does_not.lent_bytes(), 0U);
   EXPECT_EQ(does_not.held_bytes(), 0U);
   EXPECT_EQ(does_not.peak_bytes(), 100U);

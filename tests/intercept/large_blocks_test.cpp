@@ -1,6 +1,7 @@
 // For the whole process and for good: the other tests of this program run with it, or before it.
 #include <tessera/intercept/large_blocks.h>
 #include <tessera/intercept/memory_count.h>
+#include <tessera/intercept/thread_memory.h>
 
 #include <ATen/ATen.h>
 #include <c10/core/CPUAllocator.h>
@@ -8,6 +9,8 @@
 
 #include <thread>
 #include <vector>
+
+#include "intercept/other_allocator.h"
 
 namespace tessera::intercept {
 namespace {
@@ -102,19 +105,9 @@ TEST(LargeBlocks, AreForEveryThread) {
 }
 
 TEST(LargeBlocks, AreLeftToWhoHasReplacedTheAllocator) {
-  struct Foreign : c10::Allocator {
-    c10::DataPtr allocate(std::size_t num_bytes) override { return below->allocate(num_bytes); }
-    c10::DeleterFnPtr raw_deleter() const override { return below->raw_deleter(); }
-    void copy_data(void* destination, const void* source, std::size_t num_bytes) const override {
-      below->copy_data(destination, source, num_bytes);
-    }
-    c10::Allocator* below = c10::GetCPUAllocator();
-  };
-  Foreign foreign;
-  c10::SetCPUAllocator(&foreign);
+  const OtherAllocator other;
   EXPECT_FALSE(keep_large_blocks_apart());
-  EXPECT_EQ(c10::GetCPUAllocator(), &foreign);
-  c10::SetCPUAllocator(foreign.below);
+  EXPECT_EQ(c10::GetCPUAllocator(), &other);
 }
 
 TEST(LargeBlocks, AreNoneWhereThereIsNoMemory) {

@@ -2,11 +2,12 @@
 #include <tessera/intercept/memory_count.h>
 
 #include <ATen/ATen.h>
-#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <thread>
 
+#include "intercept/other_allocator.h"
 #include "support/error_message.h"
 
 namespace tessera::intercept {
@@ -77,18 +78,11 @@ TEST(MemoryCount, IsTheOnlyOne) {
 }
 
 TEST(MemoryCount, RefusesAnotherAllocator) {
-  struct Other : c10::Allocator {
-    c10::DataPtr allocate(std::size_t num_bytes) override { return usual->allocate(num_bytes); }
-    c10::DeleterFnPtr raw_deleter() const override { return usual->raw_deleter(); }
-    void copy_data(void* destination, const void* source, std::size_t num_bytes) const override {
-      usual->copy_data(destination, source, num_bytes);
-    }
-    c10::Allocator* usual = c10::GetCPUAllocator();
-  };
-  Other other;
-  c10::SetCPUAllocator(&other);
-  const auto text = testing::message_of<ConfigError>([] { const MemoryCount refused; });
-  c10::SetCPUAllocator(other.usual);
+  std::string text;
+  {
+    const OtherAllocator other;
+    text = testing::message_of<ConfigError>([] { const MemoryCount refused; });
+  }
   testing::expect_parts(text, {"something has replaced LibTorch's CPU allocator"});
   const MemoryCount memory;
   const at::Tensor made = at::empty({10}, at::kDouble);

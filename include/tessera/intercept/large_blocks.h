@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <string>
 
 namespace tessera::intercept {
 
@@ -19,9 +18,6 @@ bool keep_large_blocks_apart();
 
 /// Of the same memory, whether or not tensors are kept there. Null when the system has none.
 std::shared_ptr<void> large_block(std::size_t num_bytes);
-
-/// What the count of this thread's memory (ThreadMemory) says when there are not so many bytes; "" when nobody counts.
-std::string why_no_memory(std::size_t num_bytes);
 
 struct LargeBlockBytes {
   std::size_t used;

@@ -88,5 +88,8 @@ class ThreadMemory {
   std::shared_ptr<Ledger> ledger_;
 };
 
+/// What the count of this thread says when there are not so many bytes; "" when nobody counts.
+std::string why_no_memory(std::size_t num_bytes);
+
 }  // namespace intercept
 }  // namespace tessera

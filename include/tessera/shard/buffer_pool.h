@@ -45,7 +45,6 @@ class BufferPool {
   struct State;
 
   AllocateBytes allocate_;
-  bool keeps_ = true;
   std::size_t buffer_bytes_;
   c10::Device device_;
   std::shared_ptr<State> state_;
