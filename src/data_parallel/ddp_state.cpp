@@ -106,7 +106,6 @@ void DdpState::hook_parameters(const GradientSync::Buckets& given_buckets) {
   }
   num_own_users_.assign(nodes_.size(), 1);
   for (std::size_t i = 0; i < nodes_.size(); ++i) num_own_users_[i] -= nodes_[i].num_users();
-  // After ours, so that the reducer's hooks run after them.
   if (settings_.reproducible) {
     sync_ = std::make_unique<TreeSync>(parameters_, comm_, settings_);
   } else {
@@ -159,6 +158,11 @@ bool DdpState::needs_hooks() const {
 
 void DdpState::renew_hooks() {
   if (!needs_hooks()) return;
+  if (promise_ && is_averaging_) {
+    throw ConfigError("a parameter was given other memory while its gradients were promised (rank " +
+                      std::to_string(comm_.world_rank()) +
+                      "), as torch::load, Module::to and set_data() do: averages are under way. Do that between steps");
+  }
   const GradientSync::Buckets given = sync_->given_buckets();
   unhook_parameters();
   hook_parameters(given);
@@ -212,7 +216,7 @@ bool DdpState::trains_the_same() const {
 
 void DdpState::follow_frozen_parameters() {
   if (trains_the_same()) return;
-  if (joining_ || sync_->is_within_step()) {
+  if (joining_ || promise_ || sync_->is_within_step()) {
     throw ConfigError(std::string("parameters were frozen or unfrozen ") +
                       (joining_ ? "inside join()" : "between the micro-batches of a step") + " (rank " +
                       std::to_string(comm_.world_rank()) + "): the gradients under way are those of others. Do it " +
@@ -276,7 +280,7 @@ void DdpState::begin_forward() {
   }
   passes_->enter_forward();
   // In a join() they are taken after each backward: a rank without batches hears of no forward.
-  if (settings_.broadcast_buffers && !took_buffers_ && !passes_->is_in_no_sync() && !joining_) {
+  if (settings_.broadcast_buffers && !took_buffers_ && !passes_->only_adds() && !joining_) {
     took_buffers_ = true;
     take_buffers(0);
   }
@@ -338,8 +342,10 @@ void DdpState::leave_no_sync() {
 // ---- backward -------------------------------------------------------------------------------------------------------
 
 void DdpState::on_gradient(std::size_t index) {
+  if (promise_) promise_->require_open(parameters_.tensors[index]);
   passes_->enter_gradients();
-  if (passes_->averages()) sync_->gradient_came(index);
+  // Promised ones have come when their owner says so.
+  if (!promise_) sync_->gradient_came(index, passes_->averages());
 }
 
 void DdpState::on_nested_backward() {
@@ -384,13 +390,21 @@ void DdpState::on_backward_end(bool had_gradients) {
 void DdpState::on_backward_dropped() noexcept {
   frozen_watch_.pause();
   watch_.resume();
-  if (!is_averaging_) return;
+  if (!is_averaging_ || promise_) return;
   // Some of them are sums, some parts of sums, some of this rank alone: of no use to anybody.
   for (const at::Tensor& parameter : parameters_.tensors) parameter.mutable_grad() = at::Tensor();
 }
 
 void DdpState::on_backward_failure() {
-  if (!std::exchange(is_averaging_, false)) return;
+  if (promise_) {
+    promise_->note_failure();  // what is under way of other parameters goes on until that is broken
+  } else if (is_averaging_) {
+    abandon_averages();
+  }
+}
+
+void DdpState::abandon_averages() {
+  is_averaging_ = false;
   // The reducer waits for the rest of that pass, and what hooks remember is of gradients that are gone.
   sync_->abandon();
   settings_.hook->load_memory({});

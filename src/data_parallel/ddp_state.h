@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <tessera/shard/buffer_sync.h>
+#include <tessera/shard/gradient_promise.h>
 #include <tessera/shard/model_state.h>
 #include <tessera/shard/named_tensors.h>
 #include "data_parallel/ddp_settings.h"
@@ -42,6 +43,10 @@ class DdpState : public intercept::Listener,
   std::vector<StateSlice> state_slices() const override { return shard::whole_state(*model_); }
   void enter_no_sync() override;
   void leave_no_sync() override;
+  void promise_gradients() override;
+  void complete_gradients(const std::vector<at::Tensor>& parameters) override;
+  void finish_gradients() override;
+  void break_promise() noexcept override;
   void sync_buffers() override;
 
   const NamedTensors& parameters() const { return parameters_; }
@@ -106,6 +111,12 @@ class DdpState : public intercept::Listener,
   bool other_graphs_live() const;
   std::vector<bool> parameters_in_this_backward() const;
   void require_all_used(const std::vector<bool>& used) const;
+  shard::GradientPromise& promise_for(const char* what);
+  void end_promise();
+  /// Promised gradients that are complete, by their places in the list of parameters; the last of them ends the step.
+  void average_promised(const std::vector<std::size_t>& indices, bool is_last);
+  /// Averages that are under way are of no more use.
+  void abandon_averages();
   /// Collective: how many ranks train, and the first of them.
   int count_training_ranks(bool this_one);
 
@@ -118,6 +129,9 @@ class DdpState : public intercept::Listener,
   intercept::Watch watch_;
   class FrozenListener;
   std::shared_ptr<FrozenListener> frozen_listener_;
+  class WriteListener;
+  std::shared_ptr<WriteListener> write_listener_;
+  intercept::Watch write_watch_;   // while gradients are promised
   intercept::Watch frozen_watch_;  // from a forward's beginning to the end of its backward
 
   std::vector<intercept::GradientNode> nodes_;      // of those that are trained
@@ -125,9 +139,11 @@ class DdpState : public intercept::Listener,
   std::vector<intercept::GradientNotice> notices_;  // of all parameters
 
   std::optional<intercept::PassTracker> passes_;
+  std::optional<shard::GradientPromise> promise_;
+  bool is_completing_ = false;     // parameters of that promise
   bool may_lack_;                  // a pass may leave parameters without gradient
   bool took_buffers_ = false;      // in the forward of now
-  bool is_averaging_ = false;      // from a pass's first gradient to its last
+  bool is_averaging_ = false;      // from a pass's first gradient, or the first promised one, to the last
   bool must_hook_anew_ = false;    // a pass has failed that averaged
   std::uint64_t num_passes_ = 0;   // since the parameters were hooked
   std::exception_ptr kept_error_;  // of an operator's callback, which must not throw

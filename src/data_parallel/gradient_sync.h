@@ -19,8 +19,8 @@ class GradientSync {
   /// The first gradient of a pass that averages is there. `used[i]`: parameter i gets one in this pass. `is_first`: of
   /// all passes. Collective.
   virtual void backward_starts(const std::vector<bool>& used, bool is_first) = 0;
-  /// Parameter `index` has its gradient of this pass.
-  virtual void gradient_came(std::size_t /*index*/) {}
+  /// Parameter `index` has its gradient of this pass. `averages`: all of them, the averages may begin.
+  virtual void gradient_came(std::size_t index, bool averages) = 0;
   /// When the pass has computed all gradients. Collective: over the group.
   virtual void backward_ends() = 0;
   /// When they are averages, before `backward()` returns to the user.

@@ -32,6 +32,8 @@ ReducerSync::ReducerSync(const NamedTensors& parameters, const Communicator& com
       settings_.find_unused_parameters, settings_.gradient_as_bucket_view, std::move(names),
       std::min(settings_.first_bucket_bytes, settings_.bucket_bytes), /*skip_all_reduce_unused_params=*/false,
       /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/std::vector<std::int64_t>());
+  // Who calls gradient_came() decides when a gradient is complete.
+  reducer_->remove_autograd_hooks();
   logger_ = std::make_shared<c10d::Logger>(reducer_);
   reducer_->set_logger(logger_);
   if (settings_.static_graph) reducer_->set_static_graph();
@@ -68,8 +70,13 @@ void ReducerSync::note_places(const std::vector<c10d::GradBucket>& buckets) {
   }
 }
 
-void ReducerSync::gradient_came(std::size_t index) {
-  if (!divides_) return;
+void ReducerSync::gradient_came(std::size_t index, bool averages) {
+  if (averages && divides_) divide(index);
+  // If nothing is averaged it notes which parameters are used.
+  reducer_->autograd_hook(index);
+}
+
+void ReducerSync::divide(std::size_t index) {
   // The reducer copies a gradient into its bucket unless it lies there already; dividing it on the way costs nothing,
   // dividing the sum later another pass over all gradients.
   const at::NoGradGuard no_grad;

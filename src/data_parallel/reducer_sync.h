@@ -22,7 +22,7 @@ class ReducerSync : public GradientSync {
   ReducerSync(const NamedTensors& parameters, const Communicator& comm, const DdpSettings& settings);
 
   void backward_starts(const std::vector<bool>& used, bool is_first) override;
-  void gradient_came(std::size_t index) override;
+  void gradient_came(std::size_t index, bool averages) override;
   void backward_ends() override;
   void gradients_are_final() override;
   void abandon() override { adapter_->abandon(); }
@@ -44,6 +44,7 @@ class ReducerSync : public GradientSync {
   void arrange(const Indices& buckets);
   void note_buckets();
   void note_places(const std::vector<c10d::GradBucket>& buckets);
+  void divide(std::size_t index);
   void release_views();
 
   std::vector<at::Tensor> parameters_;

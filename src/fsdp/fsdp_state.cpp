@@ -298,6 +298,7 @@ void FsdpState::on_parameter_done(int unit) {
 }
 
 void FsdpState::on_replicated_use(const intercept::Use& use) {
+  if (promise_ && !busy_ && use.writes()) promise_->note_write();
   if (busy_ || kept_error_ || !is_own_thread()) return;
   if (intercept::present_pass() != Pass::kForward || only_looks(use.operator_name())) return;
   // A logger looks at what is detached. A parameter that is frozen is used as it is.
@@ -389,6 +390,7 @@ std::shared_ptr<void> FsdpState::on_gradient(const at::Tensor& parameter) {
                       "Other threads may evaluate, under NoGradGuard");
   }
   raise_kept_errors();
+  if (promise_) promise_->require_open(parameter);
   {
     const Flag busy(busy_);
     passes_->enter_gradients();
@@ -407,6 +409,7 @@ void FsdpState::on_unit_complete(int unit) {
 void FsdpState::on_replicated_gradient(std::size_t index) {
   raise_kept_errors();
   if (!trains_replicated_[index]) require_replicated_unchanged();
+  if (promise_) promise_->require_open(replicated_.tensors[index]);
   const Flag busy(busy_);
   passes_->enter_gradients();
 }
@@ -422,24 +425,26 @@ void FsdpState::on_backward() {
 void FsdpState::on_backward_end(bool had_gradients) {
   const Flag busy(busy_);
   if (guard_) guard_->end();
-  const auto recorder = recorder_.lock();
   // Without gradients the forward goes on, and its buffers must stay as they are.
-  if (had_gradients) {
-    {
-      const GradientMemory counted(recorder);
-      gradients_->finish();
-    }
-    // Not only before the next forward: a model may compute with a buffer before any parameter tells that one begins.
-    if (passes_->averages() && !passes_->keeps_graph() && options_.broadcast_buffers()) {
-      take_buffers([this] { return gradients_->other_graphs_live(); });
-    }
-  }
+  if (had_gradients) end_gradients(passes_->averages());
   gathers_->release_all();
-  if (recorder && had_gradients) recorder->backward_ended(replicated_);
+  if (const auto recorder = recorder_.lock(); recorder && had_gradients) recorder->backward_ended(replicated_);
   raise_kept_errors();
 }
 
+void FsdpState::end_gradients(bool averages) {
+  {
+    const GradientMemory counted(recorder_.lock());
+    gradients_->finish();
+  }
+  // Not only before the next forward: a model may compute with a buffer before any parameter tells that one begins.
+  if (averages && !passes_->keeps_graph() && options_.broadcast_buffers()) {
+    take_buffers([this] { return gradients_->other_graphs_live(); });
+  }
+}
+
 void FsdpState::on_backward_failure() {
+  if (promise_) promise_->note_failure();
   if (guard_) guard_->end();
   gradients_->abandon();
   gathers_->release_all();

@@ -6,6 +6,7 @@
 #include <tessera/intercept/pass_tracker.h>
 #include <tessera/intercept/watch.h>
 #include <tessera/shard/buffer_sync.h>
+#include <tessera/shard/gradient_promise.h>
 #include <tessera/shard/model_state.h>
 
 #include <atomic>
@@ -59,6 +60,10 @@ class FsdpState : public shard::ModelState,
   /// Throws ConfigError in reproducible mode, which adds up micro-batches itself.
   void enter_no_sync() override;
   void leave_no_sync() override { passes_->leave_no_sync(); }
+  void promise_gradients() override;
+  void complete_gradients(const std::vector<at::Tensor>& parameters) override;
+  void finish_gradients() override;
+  void break_promise() noexcept override;
   /// Throws ConfigError between a forward and the end of its backward.
   void sync_buffers() override;
   /// As GatherSchedule's, and what is written there though nobody said so is found out. Collective.
@@ -128,6 +133,9 @@ class FsdpState : public shard::ModelState,
   void raise_at_gradients();
   void on_block_gradients(int unit);
   void leave_backward();
+  /// The gradients of a pass, or those that were promised, have come. Collective, if they are averaged.
+  void end_gradients(bool averages);
+  shard::GradientPromise& promise_for(const char* what);
   void begin_forward();
   void take_buffers(const std::function<bool()>& graphs_live = nullptr);
   void seal(const std::vector<int>& units);
@@ -164,6 +172,7 @@ class FsdpState : public shard::ModelState,
   std::optional<VectorGuard> vector_guard_;
 
   std::optional<intercept::PassTracker> passes_;
+  std::optional<shard::GradientPromise> promise_;
   bool busy_ = false;  // in our own operators
   std::exception_ptr kept_error_;
   int num_unwinding_ = 0;  // exceptions, when that was kept

@@ -129,6 +129,7 @@ void FsdpState::on_shard_write(const intercept::Use& use) {
     // What a forward has kept for a backward that did not come to this block.
     if (kept_ && num_wholes_ == 0) let_go_of_block();
     require_nothing_held();
+    if (promise_) promise_->refuse_write();
     if (!overwrites(use.operator_name())) {
       for (const auto& unit : units_) unit->require_none_cleared();
     }

@@ -54,7 +54,11 @@ bool GradientReduction::other_graphs_live() const {
 
 void GradientReduction::start(bool averages) {
   averages_ = averages;
-  for (const auto& unit : units_) unit->drop_cleared_gradients();
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    // Promised gradients that are under way: nobody may clear them.
+    const bool is_under_way = std::find(reducing_.begin(), reducing_.end(), static_cast<int>(i)) != reducing_.end();
+    if (!is_under_way) units_[i]->drop_cleared_gradients();
+  }
   std::fill(expected_.begin(), expected_.end(), 0);
   for (const Hooked& hooked : hooked_) {
     if (hooked.node.will_run()) ++expected_[static_cast<std::size_t>(hooked.unit)];
@@ -88,6 +92,16 @@ void GradientReduction::reduce(int unit) {
   ++num_reduce_scatters_;
   path_.note(SamePath::Event::kAverage, unit);
   reducing_.push_back(unit);
+}
+
+void GradientReduction::average_complete(const shard::GradientPromise& promise) {
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    const auto& parameters = units_[i]->parameters();
+    const bool is_complete = std::all_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
+      return !parameter.requires_grad() || promise.is_complete(parameter);
+    });
+    if (is_complete && units_[i]->has_unreduced_gradients()) reduce(static_cast<int>(i));
+  }
 }
 
 bool GradientReduction::has_room_for(int unit) const {

@@ -2,6 +2,7 @@
 
 #include <tessera/intercept/gradient_node.h>
 #include <tessera/intercept/gradient_notice.h>
+#include <tessera/shard/gradient_promise.h>
 #include <tessera/shard/named_tensors.h>
 
 #include <cstddef>
@@ -49,6 +50,9 @@ class GradientReduction {
   void start(bool averages);
   /// The pass is over. Collective.
   virtual void finish();
+
+  /// Averages those units whose parameters have all their promised gradients, if there are any. Collective.
+  void average_complete(const shard::GradientPromise& promise);
 
   /// What is under way is in. Collective.
   virtual void wait();

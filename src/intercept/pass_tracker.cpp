@@ -54,7 +54,7 @@ void PassTracker::enter_backward() {
 void PassTracker::enter_gradients() {
   enter_backward();
   if (phase_ == Phase::kBackward) return;
-  averages_ = num_no_sync_ == 0;
+  averages_ = !only_adds();
   keeps_graph_ = intercept::keeps_graph();
   if (const auto listener = listener_.lock()) listener->on_backward();
   phase_ = Phase::kBackward;

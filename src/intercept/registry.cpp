@@ -70,7 +70,8 @@ std::uint64_t written_inputs(const at::RecordFunction& function) {
   const auto schema = function.operator_schema();
   // Without a schema nothing is known, so the worst is assumed. So it is of inputs beyond the bits.
   std::uint64_t written = ~std::uint64_t{0};
-  if (!schema) return written;
+  // The record that detach() makes inside itself.
+  if (!schema) return std::string_view(function.name()) == "detach" ? 0 : written;
   for (std::size_t i = 0; i < std::min<std::size_t>(schema->arguments().size(), 64); ++i) {
     const auto* alias = schema->arguments()[i].alias_info();
     if (alias == nullptr || !alias->isWrite()) written &= ~(std::uint64_t{1} << i);

@@ -2,6 +2,7 @@
 #include <tessera/optim/clip_grad_norm.h>
 #include <tessera/shard/exact_sum.h>
 #include <tessera/shard/global_slice.h>
+#include <tessera/shard/gradient_promise.h>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -36,6 +37,7 @@ bool counts_here(const TrainedTensor& trained, const std::vector<ModelAxis>& axe
 
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm) {
   require_limit(max_norm);
+  shard::require_no_promise(parameters, "clip_grad_norm()");
   const at::NoGradGuard no_grad;
   // A model that ties weights lists one parameter twice.
   std::vector<at::Tensor> gradients;
@@ -61,6 +63,7 @@ double optim::clip_together(const std::vector<ParallelModel>& models, double max
   std::vector<at::Tensor> gradients;
   ExactSum squares;
   for (const ParallelModel& model : models) {
+    shard::require_no_promise(model.parameters(), "clip_grad_norm()");
     model.model_state()->settle_gradients();
     const std::vector<ModelAxis> axes = model.axes();
     ExactSum of_model;

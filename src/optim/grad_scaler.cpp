@@ -1,5 +1,6 @@
 #include <tessera/core/error.h>
 #include <tessera/optim/grad_scaler.h>
+#include <tessera/shard/gradient_promise.h>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -113,6 +114,7 @@ void GradScaler::unscale(torch::optim::Optimizer& optimizer) {
     throw ConfigError(
         "GradScaler: unscale() was called twice for one optimizer, or after its step(); call update() after each step");
   }
+  for (const auto& group : optimizer.param_groups()) shard::require_no_promise(group.params(), "GradScaler");
   const at::NoGradGuard no_grad;
   const bool found = agree(divide(gradients_of(optimizer)), device_of(optimizer));
   verdicts_[&optimizer] = {found, false};

@@ -36,6 +36,24 @@ std::shared_ptr<shard::ModelState> state_of(const std::shared_ptr<torch::nn::Mod
 NoSync::NoSync(const ParallelModel& model) : model_(model.model_state()) { model_->enter_no_sync(); }
 NoSync::~NoSync() { model_->leave_no_sync(); }
 
+PromisedGradients::PromisedGradients(const ParallelModel& model) : model_(model.model_state()) {
+  model_->promise_gradients();
+}
+PromisedGradients::~PromisedGradients() {
+  if (!finished_) model_->break_promise();
+}
+
+void PromisedGradients::complete(const std::vector<at::Tensor>& parameters) {
+  if (finished_) throw ConfigError("complete() was called after finish(): the gradients are averages already");
+  model_->complete_gradients(parameters);
+}
+
+void PromisedGradients::finish() {
+  if (finished_) return;
+  model_->finish_gradients();
+  finished_ = true;
+}
+
 Whole::Whole(const ParallelModel& model, const GatherOptions& options)
     : model_(model.model_state()), options_(options) {
   model_->hold(options_);

@@ -206,6 +206,7 @@ TEST(Watch, TellsWhichUsesWrite) {
   for (int i = 0; i < 2; ++i) {  // what was learned the first time holds the second time
     weight.add(weight);          // an overload of the same name as the one below
     weight.sum();
+    EXPECT_FALSE(weight.detach().requires_grad());  // its record has no schema
     EXPECT_THAT(ear->writes, IsEmpty());
     at::add_out(weight, at::ones({3}), at::ones({3}));
     EXPECT_THAT(ear->writes, ElementsAre("aten::add"));

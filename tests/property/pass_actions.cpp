@@ -1,4 +1,5 @@
 #include <tessera/optim/autocast.h>
+#include <tessera/shard/parallel_model.h>
 
 #include <torch/torch.h>
 
@@ -56,6 +57,25 @@ void train_apart(const Action& action, User& user, Seen& seen) {
       (loss * user.share()).backward();
     }
   });
+}
+
+/// As a program that does not know which pass is the last, or a pipeline that averages what is complete.
+void train_promised(const Action& action, User& user, Seen& seen) {
+  const std::shared_ptr<PromisedGradients> promised = user.promise_gradients();
+  user.for_each_part([&](int part) {
+    for (const auto number : {action.number, action.number + 1}) {
+      const Tensor loss = loss_of(user, number, part);
+      seen.add("loss", part, loss);
+      (loss * user.share()).backward();
+    }
+  });
+  if (action.way % 4 > 0) {
+    std::vector<Tensor> some = user.model().parameters();
+    some.resize(some.size() * static_cast<std::size_t>(action.way % 4) / 3);
+    if (promised) promised->complete(some);
+    user.for_each_part([&](int part) { seen.add("loss of none", part, loss_of(user, action.number + 2, part)); });
+  }
+  if (promised) promised->finish();
 }
 
 void train_with_penalty(const Action& action, User& user, Seen& seen) {
@@ -205,6 +225,7 @@ const std::vector<Kind>& pass_kinds() {
       {"accumulate", 8, accumulate},
       {"train_two_at_once", 4, train_two_at_once},
       {"train_apart", 4, train_apart},
+      {"train_promised", 4, train_promised},
       {"train_with_penalty", 2, train_with_penalty},
       {"train_with_autocast", 2, train_with_autocast},
       {"evaluate", 8, evaluate},

@@ -143,6 +143,7 @@ class DdpUser : public WholeUser {
   void for_each_part(const std::function<void(int part)>& run) override { run(tools_.rank()); }
   double share() const override { return 1; }
   std::shared_ptr<void> without_sync() override { return std::make_shared<NoSync>(ddp()); }
+  std::shared_ptr<PromisedGradients> promise_gradients() override { return std::make_shared<PromisedGradients>(ddp()); }
   void begin_again() override {
     ddp_.reset();
     wrapper_.reset();
@@ -215,6 +216,9 @@ class FsdpUser : public User {
   double share() const override { return 1; }
   std::vector<std::pair<std::string, Tensor>> trained() const override { return sharded_.named_parameters(); }
   std::shared_ptr<void> without_sync() override { return std::make_shared<NoSync>(sharded_); }
+  std::shared_ptr<PromisedGradients> promise_gradients() override {
+    return std::make_shared<PromisedGradients>(sharded_);
+  }
   std::shared_ptr<void> gather(bool write_back) override {
     return std::make_shared<Whole>(sharded_, GatherOptions().write_back(write_back));
   }

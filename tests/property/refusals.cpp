@@ -64,6 +64,12 @@ const std::vector<Refusal>& refusals() {
        }},
       {"was given other memory",
        [](const Action&, const Config& config, const Circumstances& now) { return config.is_fsdp() && now.has_moved; }},
+      {"with static_graph(true) one backward pass has all gradients",
+       [](const Action& action, const Config&, const Circumstances&) { return is_one_of(action, {"train_promised"}); }},
+      {"a FullySharded block averages by itself",
+       [](const Action& action, const Config& config, const Circumstances&) {
+         return config.is_wrapped && is_one_of(action, {"train_promised"});
+       }},
       {"reproducible mode ",
        [](const Action&, const Config& config, const Circumstances&) { return config.is_reproducible(); }},
       {"no parameter that requires a gradient",

@@ -1,6 +1,7 @@
 #include <torch/torch.h>
 
 #include <limits>
+#include <set>
 
 #include "property/archives.h"
 #include "property/batches.h"
@@ -31,9 +32,12 @@ void clip(const Action& action, User& user, Seen& seen) {
 void make_optimizer(const Action& action, User& user, Seen& /*seen*/) { user.make_optimizer(action.way); }
 
 void reload_optimizer(const Action& /*action*/, User& user, Seen& /*seen*/) {
-  std::size_t num_trained = 0;
-  for (const auto& [name, tensor] : user.trained()) num_trained += tensor.requires_grad() ? 1 : 0;
-  if (num_parameters_of(user.optimizer()) != num_trained) return;  // some were frozen since: that is another optimizer
+  std::set<const c10::TensorImpl*> trained;
+  for (const auto& [name, tensor] : user.trained()) {
+    if (tensor.requires_grad()) trained.insert(tensor.unsafeGetTensorImpl());
+  }
+  // Some were frozen or unfrozen since: that is another optimizer.
+  if (trained != parameters_in(user.optimizer())) return;
   const std::string bytes = saved(user.optimizer());
   user.make_optimizer(user.way_of_optimizer());
   load_into(user.optimizer(), bytes);

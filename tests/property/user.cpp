@@ -54,6 +54,7 @@ class Alone : public WholeUser {
   }
   double share() const override { return 1.0 / num_sharing_; }
   std::shared_ptr<void> without_sync() override { return nullptr; }
+  std::shared_ptr<PromisedGradients> promise_gradients() override { return nullptr; }
   void begin_again() override {}
 
   double scale() const override { return scale_; }
@@ -81,14 +82,14 @@ class Alone : public WholeUser {
   }
 
   void save_checkpoint() override {
-    saved_ = {full_state(), saved(*optimizer_), way_of_optimizer(), num_parameters_of(*optimizer_)};
+    saved_ = {full_state(), saved(*optimizer_), way_of_optimizer(), parameters_in(*optimizer_)};
   }
   void load_checkpoint() override {
     if (saved_.weights.empty()) return;
     load(saved_.weights);
     make_optimizer(saved_.way);
     // With other parameters only one without a state loads.
-    if (saved_.num_parameters == num_parameters_of(*optimizer_)) load_into(*optimizer_, saved_.optimizer);
+    if (saved_.parameters == parameters_in(*optimizer_)) load_into(*optimizer_, saved_.optimizer);
   }
 
   void train_joined(const std::function<int(int part)>& num_batches, bool divide_by_initial_size,
@@ -132,7 +133,7 @@ class Alone : public WholeUser {
     std::map<std::string, Tensor> weights;
     std::string optimizer;
     std::int64_t way = 0;
-    std::size_t num_parameters = 0;
+    std::set<const c10::TensorImpl*> parameters;  // of the optimizer
   };
 
   int num_ranks_;
@@ -144,10 +145,12 @@ class Alone : public WholeUser {
 
 }  // namespace
 
-std::size_t num_parameters_of(const torch::optim::Optimizer& optimizer) {
-  std::size_t count = 0;
-  for (const auto& group : optimizer.param_groups()) count += group.params().size();
-  return count;
+std::set<const c10::TensorImpl*> parameters_in(const torch::optim::Optimizer& optimizer) {
+  std::set<const c10::TensorImpl*> parameters;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const Tensor& tensor : group.params()) parameters.insert(tensor.unsafeGetTensorImpl());
+  }
+  return parameters;
 }
 
 std::vector<Tensor> early_views_of(const torch::nn::Module& model) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 namespace tessera {
 class World;
 class Communicator;
+class PromisedGradients;
 }  // namespace tessera
 
 namespace tessera::testing {
@@ -52,6 +54,7 @@ class User {
   virtual std::vector<std::pair<std::string, at::Tensor>> trained() const = 0;
   /// As long as what it returns lives: gradients are not averaged; all parameters are whole.
   virtual std::shared_ptr<void> without_sync() = 0;
+  virtual std::shared_ptr<PromisedGradients> promise_gradients() = 0;
   virtual std::shared_ptr<void> gather(bool write_back) = 0;
   virtual double clip(double max_norm) = 0;
   virtual std::map<std::string, at::Tensor> full_state() = 0;
@@ -105,7 +108,7 @@ class WholeUser : public User {
   using User::User;
 };
 
-std::size_t num_parameters_of(const torch::optim::Optimizer& optimizer);
+std::set<const c10::TensorImpl*> parameters_in(const torch::optim::Optimizer& optimizer);
 
 /// Some views of a model's parameters, from before it is spread.
 std::vector<at::Tensor> early_views_of(const torch::nn::Module& model);

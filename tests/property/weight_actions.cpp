@@ -118,7 +118,8 @@ void read(const Action& action, User& user, Seen& seen) {
 
 void keep_a_view(const Action& action, User& user, Seen& /*seen*/) {
   const Tensor parameter = parameter_of(user, action.number);
-  user.kept.push_back(action.way % 2 == 0 ? parameter.detach() : parameter.data().flatten());
+  // Not flatten(): of a parameter with gaps that is a copy.
+  user.kept.push_back(action.way % 2 == 0 ? parameter.detach() : parameter.data().unsqueeze(0));
 }
 
 void use_a_view(const Action& action, User& user, Seen& seen) {

@@ -52,6 +52,7 @@ class PassRun {
     step();
   }
   void zero_grad() { optimizer_.zero_grad(); }
+  bool is_shared() const { return rank_.has_value(); }
 
   std::shared_ptr<SharedNet> net;
   ParallelModel model;
@@ -199,6 +200,99 @@ std::vector<Case> all_cases() {
                    },
                    [](const Way& way) {
                      return way.is_by_parameter() ? std::string() : std::string("was frozen after fully_shard()");
+                   }});
+  cases.push_back({"promised gradients of three passes", [](PassRun& run) {
+                     auto promised = run.model.promise_gradients();
+                     for (int batch = 0; batch < 3; ++batch) {
+                       run.for_each_part([&](int part) { run.loss(batch, part).backward(); });
+                     }
+                     promised.finish();
+                     run.step();
+                   }});
+  cases.push_back({"promised gradients of passes apart", [](PassRun& run) {
+                     auto promised = run.model.promise_gradients();
+                     run.for_each_part([&](int part) {
+                       const at::Tensor first = run.loss(0, part);
+                       const at::Tensor second = run.loss(1, part);
+                       second.backward();
+                       const at::Tensor third = run.loss(2, part);
+                       first.backward();
+                       third.backward();
+                     });
+                     promised.finish();
+                     run.step();
+                   }});
+  cases.push_back({"promised gradients that are complete while others are computed", [](PassRun& run) {
+                     auto promised = run.model.promise_gradients();
+                     run.for_each_part([&](int part) { run.loss(0, part).backward(); });
+                     promised.complete(run.net->side->parameters());
+                     for (const int batch : {1, 2}) {
+                       run.for_each_part([&](int part) { run.loss(batch, part, /*uses_side=*/false).backward(); });
+                     }
+                     promised.complete({run.net->first->weight, run.net->frozen});
+                     promised.complete({});
+                     promised.finish();
+                     run.step();
+                   }});
+  cases.push_back(
+      {"promised gradients of parameters that no pass uses",
+       [](PassRun& run) {
+         auto promised = run.model.promise_gradients();
+         for (const int batch : {0, 1}) {
+           run.for_each_part([&](int part) { run.loss(batch, part, /*uses_side=*/false).backward(); });
+         }
+         promised.complete(run.net->side->parameters());
+         promised.finish();
+         run.step();
+       },
+       [](const Way& way) { return way.name == "ddp" ? std::string("the loss does not depend on") : std::string(); }});
+  cases.push_back({"promised gradients that are all complete before the end", [](PassRun& run) {
+                     auto promised = run.model.promise_gradients();
+                     run.for_each_part([&](int part) { run.loss(0, part).backward(); });
+                     promised.complete(run.net->parameters());
+                     run.for_each_part([&](int part) { run.loss(1, part); });
+                     promised.finish();
+                     run.step();
+                   }});
+  cases.push_back({"promised weight gradients that come later", [](PassRun& run) {
+                     auto promised = run.model.promise_gradients();
+                     run.net->defers_side = true;
+                     run.for_each_part([&](int part) {
+                       const at::Tensor first = run.loss(0, part);
+                       const at::Tensor second = run.loss(1, part);
+                       first.backward();
+                       second.backward();
+                     });
+                     run.net->defers_side = false;
+                     promised.complete({run.net->first->weight, run.net->first->bias, run.net->side->bias});
+                     for (const auto& deliver : std::exchange(run.net->deferred, {})) deliver();
+                     promised.complete(std::vector<at::Tensor>{run.net->side->weight});
+                     promised.finish();
+                     run.step();
+                   }});
+  cases.push_back({"promised gradients on top of others", [](PassRun& run) {
+                     run.for_each_part([&](int part) { run.loss(0, part).backward(); });
+                     auto promised = run.model.promise_gradients();
+                     for (const int batch : {1, 2}) {
+                       run.for_each_part([&](int part) { run.loss(batch, part).backward(); });
+                     }
+                     promised.finish();
+                     run.step();
+                   }});
+  cases.push_back({"a promise that an exception ends", [](PassRun& run) {
+                     run.plain_step(0);
+                     try {
+                       auto promised = run.model.promise_gradients();
+                       run.for_each_part([&](int part) { run.loss(1, part).backward(); });
+                       promised.complete(run.net->side->parameters());
+                       throw std::runtime_error("planned");
+                     } catch (const std::runtime_error&) {
+                       for (const at::Tensor& parameter : run.model.parameters()) {
+                         if (run.is_shared()) EXPECT_FALSE(parameter.grad().defined());
+                       }
+                     }
+                     run.zero_grad();
+                     run.plain_step(2);
                    }});
   return cases;
 }

@@ -36,8 +36,18 @@ at::Tensor SharedNet::forward(const at::Tensor& x, bool uses_side) {
   if (throws_in_backward) {
     hidden.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("planned"); });
   }
-  if (uses_side) hidden = hidden + at::tanh(side(hidden));
+  if (uses_side) hidden = hidden + at::tanh(run_side(hidden));
   return second(hidden).matmul(second->weight);
+}
+
+at::Tensor SharedNet::run_side(const at::Tensor& x) {
+  if (!defers_side) return side(x);
+  const at::Tensor output = at::linear(x, side->weight.detach(), side->bias);
+  output.register_hook([this, input = x.detach()](const at::Tensor& gradient) {
+    deferred.emplace_back(
+        [weight = side->weight, input, gradient = gradient.clone()] { weight.backward(gradient.t().matmul(input)); });
+  });
+  return output;
 }
 
 std::vector<Way> all_ways() {

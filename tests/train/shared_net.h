@@ -7,6 +7,7 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,12 @@ struct SharedNet : torch::nn::Module, Recomputable {
   int num_runs = 0;                 ///< of the first layers
   bool throws = false;              ///< in the middle of forward
   bool throws_in_backward = false;  ///< there too, when some gradients have come
+  /// As schedules do that keep a pipeline busy: backward leaves the gradient of the side's weight for later, here.
+  bool defers_side = false;
+  std::vector<std::function<void()>> deferred;
+
+ private:
+  at::Tensor run_side(const at::Tensor& x);
 };
 
 constexpr std::int64_t kSharedNetInputs = 6;

@@ -76,7 +76,11 @@ class PassTracker {
 
   void enter_no_sync() { ++num_no_sync_; }
   void leave_no_sync() { --num_no_sync_; }
-  bool is_in_no_sync() const { return num_no_sync_ > 0; }
+  /// While gradients are promised no pass averages: their owner says when they are complete.
+  void enter_promise() { is_promised_ = true; }
+  void leave_promise() { is_promised_ = false; }
+  /// Whether a pass that begins now adds to the gradients of this rank, and averages nothing.
+  bool only_adds() const { return num_no_sync_ > 0 || is_promised_; }
   /// Of the pass that has begun last: whether its gradients are averaged, and whether the graph is gone through again.
   bool averages() const { return averages_; }
   bool keeps_graph() const { return keeps_graph_; }
@@ -94,6 +98,7 @@ class PassTracker {
   int pass_ = kNoPass;  // autograd's number of it
   std::atomic<bool> failed_ = false;
   int num_no_sync_ = 0;
+  bool is_promised_ = false;
   bool averages_ = true;
   bool keeps_graph_ = false;
 };

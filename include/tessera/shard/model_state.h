@@ -76,6 +76,11 @@ class ModelState {
   virtual void after_write() {}
   virtual void enter_no_sync() {}
   virtual void leave_no_sync() {}
+  virtual void promise_gradients() {}
+  virtual void complete_gradients(const std::vector<at::Tensor>& parameters) { static_cast<void>(parameters); }
+  virtual void finish_gradients() {}
+  /// After promise_gradients(), instead of finish_gradients() or when that has thrown.
+  virtual void break_promise() noexcept {}
   virtual void sync_buffers() {}
   virtual void hold(const GatherOptions& options) { static_cast<void>(options); }
   /// What hold() was given. Requires: that did not throw.

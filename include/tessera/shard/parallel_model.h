@@ -26,6 +26,38 @@ class [[nodiscard]] NoSync {
   std::shared_ptr<shard::ModelState> model_;
 };
 
+/// While one lives, gradients are promised: backward passes add to the local gradients, any number of them and in any
+/// order, and a parameter's are averaged when the program says that it has them all:
+///
+///   auto promised = model.promise_gradients();
+///   for (const auto& batch : batches) loss(net->forward(batch)).backward();
+///   promised.complete(net->head->parameters());  // averaged while more is computed
+///   for (const auto& later : weight_gradients) later();
+///   promised.finish();
+///
+/// For who does not know which pass is the last, and for schedules that compute some gradients later. Meanwhile no
+/// optimizer may step, nothing may be clipped, and what is trained stays the same.
+class [[nodiscard]] PromisedGradients {
+ public:
+  explicit PromisedGradients(const ParallelModel& model);
+  /// Without finish(), as when an exception is on its way, all gradients of the model are dropped.
+  ~PromisedGradients();
+  PromisedGradients(const PromisedGradients&) = delete;
+  PromisedGradients& operator=(const PromisedGradients&) = delete;
+
+  /// All gradients of these parameters of the module have come; those that require none may be among them. Their
+  /// averages begin, a bucket or a unit at a time, and go on while the program computes. Collective: the same
+  /// parameters on every rank. Throws ConfigError for a tensor that is no parameter.
+  void complete(const std::vector<at::Tensor>& parameters);
+  /// The same of all that were not named. Gradients are averages then, as after a backward. Collective. A second call
+  /// does nothing.
+  void finish();
+
+ private:
+  std::shared_ptr<shard::ModelState> model_;
+  bool finished_ = false;
+};
+
 /// While one lives, parameters are whole on this rank.
 class [[nodiscard]] Whole {
  public:
@@ -86,6 +118,9 @@ class ParallelModel {
   /// `{ const auto guard = model.no_sync(); net->forward(x).backward(); }`: for all micro-batches of a step but the
   /// last.
   NoSync no_sync() const { return NoSync(*this); }
+  /// Gradients of several passes, averaged when the program says so. Throws ConfigError in reproducible mode, with
+  /// `static_graph`, inside `join()` and for one block of FullySharded.
+  PromisedGradients promise_gradients() const { return PromisedGradients(*this); }
   /// Every rank takes rank 0's buffers: before evaluating or saving on a rank other than 0. Collective.
   void sync_buffers() const { state_->sync_buffers(); }
   /// Parameters are whole as long as the object lives, for one rank that evaluates or exports alone, and for code that

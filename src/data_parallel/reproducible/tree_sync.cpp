@@ -28,7 +28,7 @@ void TreeSync::before_forward() {
 
 void TreeSync::backward_starts(const std::vector<bool>& /*used*/, bool /*is_first*/) {}
 
-void TreeSync::gradient_came(std::size_t index) {
+void TreeSync::gradient_came(std::size_t index, bool /*averages*/) {
   // Autograd adds to a gradient in place: this one was there when the pass began.
   const at::Tensor& gradient = layout_.parameters()[index].grad();
   if (handed_out_.empty() || handed_out_[index].expired()) return;

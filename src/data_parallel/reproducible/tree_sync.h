@@ -23,7 +23,7 @@ class TreeSync : public GradientSync {
 
   void before_forward() override;
   void backward_starts(const std::vector<bool>& used, bool is_first) override;
-  void gradient_came(std::size_t index) override;
+  void gradient_came(std::size_t index, bool averages) override;
   void backward_ends() override;
   void gradients_are_final() override {}
   void abandon() override;
