@@ -10,10 +10,17 @@ namespace {
 
 std::string at_rank(int rank) { return " (rank " + std::to_string(rank) + ")"; }
 
-// What is trained and has promised gradients, of all models of this process, with its rank: a scaler has an optimizer,
-// and no model.
-std::mutex promised_mutex;
-std::unordered_map<const c10::TensorImpl*, int> promised;
+/// What is trained and has promised gradients, of all models of this process, with its rank: a scaler has an optimizer,
+/// and no model.
+struct Promised {
+  std::mutex mutex;
+  std::unordered_map<const c10::TensorImpl*, int> ranks;
+
+  static Promised& of_process() {
+    static auto* const all = new Promised;  // never destroyed: models may outlive statics
+    return *all;
+  }
+};
 
 }  // namespace
 
@@ -26,13 +33,15 @@ GradientPromise::GradientPromise(NamedTensors parameters, std::vector<at::Tensor
   for (std::size_t i = 0; i < parameters_.tensors.size(); ++i) {
     places_.emplace(parameters_.tensors[i].unsafeGetTensorImpl(), i);
   }
-  const std::lock_guard lock(promised_mutex);
-  for (const at::Tensor& tensor : trained_) promised[tensor.unsafeGetTensorImpl()] = rank_;
+  Promised& promised = Promised::of_process();
+  const std::lock_guard lock(promised.mutex);
+  for (const at::Tensor& tensor : trained_) promised.ranks[tensor.unsafeGetTensorImpl()] = rank_;
 }
 
 GradientPromise::~GradientPromise() {
-  const std::lock_guard lock(promised_mutex);
-  for (const at::Tensor& tensor : trained_) promised.erase(tensor.unsafeGetTensorImpl());
+  Promised& promised = Promised::of_process();
+  const std::lock_guard lock(promised.mutex);
+  for (const at::Tensor& tensor : trained_) promised.ranks.erase(tensor.unsafeGetTensorImpl());
 }
 
 std::size_t GradientPromise::index_of(const at::Tensor& parameter) const {
@@ -114,10 +123,11 @@ void refuse_promise_in_backward(const std::string& what, int rank) {
 }
 
 void require_no_promise(const std::vector<at::Tensor>& trained, const std::string& what) {
-  const std::lock_guard lock(promised_mutex);
+  Promised& promised = Promised::of_process();
+  const std::lock_guard lock(promised.mutex);
   for (const at::Tensor& tensor : trained) {
-    const auto found = promised.find(tensor.unsafeGetTensorImpl());
-    if (found == promised.end()) continue;
+    const auto found = promised.ranks.find(tensor.unsafeGetTensorImpl());
+    if (found == promised.ranks.end()) continue;
     throw ConfigError(what + " looks at gradients while they are promised" + at_rank(found->second) +
                       ": they are what this rank has alone. Call finish() of the PromisedGradients first");
   }

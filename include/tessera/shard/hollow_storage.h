@@ -10,7 +10,7 @@
 namespace tessera {
 
 /// A row of elements that tensors are views of, whose bytes come and go beneath them. While there are none, whoever
-/// reads or writes the tensors gets an error with the text of `lend_back()`; operators that only make views work.
+/// reads or writes the tensors gets an error with the text of `take()`; operators that only make views work.
 ///
 /// Tensors that autograd has saved are views too, so they find the bytes of the moment. Writing them here changes no
 /// version counter.
