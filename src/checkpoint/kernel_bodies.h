@@ -60,5 +60,38 @@ void copy(void* destination, const void* source, std::size_t num_bytes) {
   _mm_sfence();  // else another core might see what is stored next before these
 }
 
+/// A kilobyte is summed, then copied, and the next is fetched meanwhile: so little that the processor still computes
+/// the sum of one while it waits for the memory of the other. In pieces of 64 KiB both together took a fifth longer.
+constexpr std::size_t kSummedAtOnce = 1024;
+
+void copy_summed(char* to, const char* from) {
+  for (std::size_t i = 0; i < kSummedAtOnce; i += sizeof(Vector::Type)) {
+    if (i % 64 == 0) _mm_prefetch(from + kSummedAtOnce + i, _MM_HINT_T1);  // past the end too: it never faults
+    Vector::stream(to + i, Vector::load(from + i));
+  }
+}
+
+std::uint64_t copy_and_sum(void* destination, const void* source, std::size_t num_bytes) {
+  XXH3_state_t state;
+  XXH3_64bits_reset(&state);
+  auto* to = static_cast<char*>(destination);
+  const auto* from = static_cast<const char*>(source);
+  std::size_t step = -reinterpret_cast<std::uintptr_t>(to) % sizeof(Vector::Type);
+  if (step > num_bytes) step = num_bytes;
+  XXH3_64bits_update(&state, from, step);
+  std::memcpy(to, from, step);
+  for (num_bytes -= step; num_bytes >= kSummedAtOnce; num_bytes -= step) {
+    to += step;
+    from += step;
+    step = kSummedAtOnce;
+    XXH3_64bits_update(&state, from, step);
+    copy_summed(to, from);
+  }
+  XXH3_64bits_update(&state, from + step, num_bytes);
+  std::memcpy(to + step, from + step, num_bytes);
+  _mm_sfence();
+  return XXH3_64bits_digest(&state);
+}
+
 }  // namespace
 }  // namespace tessera::checkpoints

@@ -16,6 +16,8 @@ struct Kernels {
   void (*add_to_checksum)(void* state, const void* data, std::size_t num_bytes);
   /// As memcpy; see Note [Copies past the caches].
   void (*copy)(void* to, const void* from, std::size_t num_bytes);
+  /// As `copy`, and returns the checksum of the bytes.
+  std::uint64_t (*copy_and_sum)(void* to, const void* from, std::size_t num_bytes);
 };
 
 extern const Kernels kPortableKernels;

@@ -17,6 +17,6 @@ struct Vector {
 
 namespace tessera::checkpoints {
 
-const Kernels kAvx2Kernels{checksum, add_to_checksum, copy};
+const Kernels kAvx2Kernels{checksum, add_to_checksum, copy, copy_and_sum};
 
 }  // namespace tessera::checkpoints

@@ -19,22 +19,6 @@ constexpr std::uint64_t kMostSkipped = std::uint64_t{1} << 15;
 // So are runs that are longer than this.
 constexpr std::uint64_t kLongRun = std::uint64_t{1} << 16;
 
-// So much is copied, and summed while the caches of one core still hold it.
-constexpr std::size_t kCopiedAtOnce = std::size_t{1} << 16;
-
-/// Brings the bytes to their place, and takes their checksum.
-std::uint64_t copy_and_sum(std::span<const std::byte> from, std::byte* to) {
-  RunningChecksum checksum;
-  while (!from.empty()) {
-    const std::span<const std::byte> part = from.first(std::min(kCopiedAtOnce, from.size()));
-    streaming_copy(part, to);
-    checksum.add(part);
-    from = from.subspan(part.size());
-    to += part.size();
-  }
-  return checksum.value();
-}
-
 /// The first run, from `from` on, that ends behind `element`.
 std::int64_t run_behind(const SliceRuns& runs, std::int64_t element, std::int64_t from) {
   const auto ends_before = [&](std::int64_t run) { return runs.at(run).last_end() <= element; };
@@ -135,7 +119,7 @@ void SliceReader::read_piece(Piece piece, std::span<std::byte> into) {
 
 bool SliceReader::load(std::uint64_t block, std::span<std::byte> target, std::uint64_t last) {
   const std::span<const std::byte> bytes = uncopied(block, last);
-  if (!bytes.empty()) return copy_and_sum(bytes, target.data()) == slice_.checksums[block];
+  if (!bytes.empty()) return streaming_copy_and_sum(bytes, target.data()) == slice_.checksums[block];
   gather(block_begin(block), target);
   return checksum_of(target) == slice_.checksums[block];
 }

@@ -21,4 +21,10 @@ void streaming_copy(std::span<const std::byte> from, std::byte* to) {
   }
 }
 
+std::uint64_t streaming_copy_and_sum(std::span<const std::byte> from, std::byte* to) {
+  if (from.size() >= kLeastStreamed) return best_kernels().copy_and_sum(to, from.data(), from.size());
+  streaming_copy(from, to);
+  return best_kernels().checksum(from.data(), from.size());
+}
+
 }  // namespace tessera::checkpoints

@@ -1,5 +1,6 @@
 #include "checkpoint/streaming_copy.h"
 
+#include <tessera/checkpoint/checksum.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -31,13 +32,18 @@ TEST(StreamingCopy, CopiesThatAndNothingElse) {
   const std::vector<std::byte> source = bytes_of(200'000);
   constexpr std::byte kUntouched{0xEE};
   for (const auto& [name, kernels] : kernels_of_this_machine()) {
-    for (const std::size_t length : {0U, 1U, 63U, 64U, 16'383U, 16'384U, 16'385U, 65'536U, 100'003U}) {
+    for (const std::size_t length : {0U, 1U, 63U, 64U, 16'383U, 16'384U, 16'385U, 1'023U, 1'024U, 65'536U, 100'003U}) {
       for (const std::size_t shift : {0U, 1U, 16U, 63U}) {
         std::vector<std::byte> target(length + 256, kUntouched);
         std::vector<std::byte> expected = target;
         std::copy_n(source.begin() + 5, length, expected.begin() + static_cast<std::ptrdiff_t>(64 + shift));
         kernels->copy(target.data() + 64 + shift, source.data() + 5, length);
         EXPECT_EQ(target, expected) << name << ", " << length << " bytes, shifted by " << shift;
+
+        std::vector<std::byte> summed(length + 256, kUntouched);
+        const std::uint64_t sum = kernels->copy_and_sum(summed.data() + 64 + shift, source.data() + 5, length);
+        EXPECT_EQ(summed, expected) << name << ", " << length << " bytes, shifted by " << shift;
+        EXPECT_EQ(sum, kPortableKernels.checksum(source.data() + 5, length)) << name << ", " << length << " bytes";
       }
     }
   }
@@ -49,6 +55,9 @@ TEST(StreamingCopy, TakesAnyLength) {
     std::vector<std::byte> target(length);
     streaming_copy(std::span(source).first(length), target.data());
     EXPECT_TRUE(std::equal(target.begin(), target.end(), source.begin())) << length;
+    std::vector<std::byte> summed(length);
+    EXPECT_EQ(streaming_copy_and_sum(std::span(source).first(length), summed.data()), checksum_of(target)) << length;
+    EXPECT_EQ(summed, target) << length;
   }
 }
 
