@@ -81,7 +81,8 @@ function(tessera_use_torch target)
 endfunction()
 
 # tessera_module(NAME SOURCES ... [DEPENDS ...] [PRIVATE_DEPENDS ...] [TORCH | TORCH_NN])
-# A static library tessera_NAME, exported as tessera::NAME, whose public headers are include/tessera/NAME.
+# A static library tessera_NAME, exported as tessera::NAME. Its public headers are include/tessera/NAME; those that other
+# modules use and programs do not are internal/tessera/NAME, which is not installed.
 function(tessera_module name)
   cmake_parse_arguments(arg "TORCH;TORCH_NN" "" "SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
   set(target tessera_${name})
@@ -89,7 +90,8 @@ function(tessera_module name)
   add_library(tessera::${name} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
   target_include_directories(${target}
-    PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+    PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/internal>
+           $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
     PRIVATE "${PROJECT_SOURCE_DIR}/src")
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_link_libraries(${target}

@@ -16,7 +16,7 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
 # Note [ccache and precompiled headers]
-# ccache refuses a precompiled header unless told that macros defined before it and time macros do not matter; ours
+# ccache refuses a precompiled header unless an option says that macros defined before it and time macros do not matter; ours
 # defines none. The base directory makes two clones of the same commit share their results. Precompiled headers hold the
 # folder that they were made in, so they are not kept themselves, and what depends on them is kept by a sum of what they
 # are made of (see cmake/TesseraModule.cmake).

@@ -1,4 +1,4 @@
-"""Which files differ from a commit: for the tools that can leave the others out."""
+"""Which files differ from a commit, for tools that can skip the others."""
 
 import subprocess
 from pathlib import Path
@@ -7,7 +7,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def changed_files(base):
-    """Those that git knows, and those that nobody has added yet."""
+    """Tracked files that differ from `base`, and untracked ones."""
     def git(*words):
         return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
 

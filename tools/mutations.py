@@ -1,5 +1,5 @@
-"""Where C++ code can be made wrong by one small change, and how: see sites_in. For code in the format of this project,
-one statement a line."""
+"""Finds places where one small change makes C++ code wrong: see sites_in. It expects the format of this project, with
+one statement on each line."""
 
 import re
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ T or_one(const T& value) {
 }  // namespace mutants
 """
 
-# What a statement begins with that is neither a declaration nor leaves the function.
+# A statement that is neither a declaration nor leaves the function; NO_STATEMENT excludes the rest.
 STATEMENT = re.compile(r"^(?P<indent> {2,})(?P<code>(\+\+|--)?\*?[A-Za-z_][\w:]*((\.|->|\[|\()\S.*|\s(=|\+=|-=|\*=|\|=)\s.*|"
                        r"(\+\+|--))?;)(\s*//.*)?$")
 NO_STATEMENT = re.compile(r"^\s*(return|const|auto|using|static|throw|break|continue|case|default|goto|delete|co_\w+|"
@@ -64,7 +64,7 @@ class Site:
     path: str
     line: int  # from 0
     kind: str
-    code: str  # as it is
+    code: str  # the original
     mutated: str  # with {n} for the number
     num_lines: int = 1
 
@@ -74,7 +74,7 @@ def is_balanced(code):
 
 
 def begins_statement(lines, index):
-    """Whether the line before has come to its end."""
+    """Whether the statement on the line before has ended."""
     before = next((line.split(" //")[0].rstrip() for line in reversed(lines[:index])
                    if line.strip() and not line.strip().startswith("//")), "")
     if before.endswith((";", "{", "}", "public:", "private:")):
@@ -127,8 +127,8 @@ def sites_of_line(lines, index):
 
 
 def changes(code):
-    """What a statement writes, or calls a function of: "message.started", "queue_". None, if it calls a function of
-    no object."""
+    """The object that a statement writes, or whose function it calls: "message.started", "queue_". None if it calls a
+    free function."""
     found = re.match(r"(\+\+|--)?(?P<name>[\w.]+(->\w+)*?)(\.|->)\w+\(|(\+\+|--)?(?P<target>[\w.]+(->\w+)*)", code)
     if not found or (found["target"] and code[found.end():].startswith("(")):
         return None
@@ -141,7 +141,7 @@ def order_matters(first, second):
 
 
 def begins_branch(lines, index):
-    """A branch without braces: two statements would not both be in it."""
+    """Whether the line is a branch without braces, which cannot hold two statements."""
     before = next((line.strip() for line in reversed(lines[:index]) if line.strip()), "")
     return not before.endswith((";", "{", "}")) and not before.startswith("//")
 
@@ -155,12 +155,12 @@ def sites_in(path, text):
 
 
 def escaped(mutated):
-    """Braces of the code are no places of str.format."""
+    """Escapes the braces of the code for str.format, except {n}."""
     return mutated.replace("{", "{{").replace("}", "}}").replace("{{n}}", "{n}")
 
 
 def apply(text, sites):
-    """`sites` by number, at most one on a line."""
+    """Applies `sites`, a mapping by number with at most one site on a line."""
     lines = text.splitlines()
     for number, site in sites.items():
         lines[site.line] = site.mutated.format(n=number)

@@ -58,8 +58,8 @@ Variant variant_of(const World& world, const std::string& text) {
   return {text, world.comm().split(order, "bench").with_strategy(strategy)};
 }
 
-/// What went over a network interface so far, both ways, as the kernel counts it: headers included, but those of the
-/// segments into which an offloading interface would still cut a packet.
+/// How many bytes went over a network interface so far, both ways, as the kernel counts them. They include headers, but
+/// not those of the segments into which an offloading interface cuts a packet later.
 std::uint64_t interface_bytes(const std::string& interface) {
   std::uint64_t sum = 0;
   for (const char* counter : {"tx_bytes", "rx_bytes"}) {
@@ -110,7 +110,7 @@ class Measurement {
     for (const Variant& variant : variants_) sample(variant, pattern);
     for (int round = 0; round < settings_.num_rounds; ++round) {
       for (const Variant& variant : variants_) print(sample(variant, pattern), variant, pattern, round);
-      // Whoever always comes second would always find the caches as the same first one left them.
+      // Otherwise a variant would always find the caches as the same previous variant left them.
       std::reverse(variants_.begin(), variants_.end());
     }
   }
@@ -126,7 +126,7 @@ class Measurement {
   Sample sample(const Variant& variant, const Pattern& pattern) const {
     at::Tensor tensor = variant.comm.empty({pattern.count()}, at::kFloat);
     pattern.fill(tensor);
-    // Read outside the barriers: nothing of a neighbour that runs ahead escapes, and the barriers' bytes are few.
+    // Counted outside the barriers, so that bytes of a rank that runs ahead are included; the barriers send few bytes.
     const std::uint64_t before = counts_link() ? interface_bytes(settings_.interface) : 0;
     world_.comm().barrier();
     const auto start = std::chrono::steady_clock::now();
@@ -158,7 +158,7 @@ class Measurement {
   std::vector<Variant> variants_;
 };
 
-/// The shortest job there is: for the time from the start of the processes to their first result.
+/// The shortest possible job, to measure the time from the start of the processes to their first result.
 void run_first(const World& world) {
   at::Tensor one = at::ones({1});
   world.comm().all_reduce(one);
@@ -171,7 +171,7 @@ void run_first(const World& world) {
 }
 
 void run(const AllReduceSettings& settings) {
-  // A misspelt name should end every rank before they meet, not one while the others wait for it.
+  // A misspelt name should end every rank before they meet, not one rank while the others wait for it.
   for (const std::string& text : settings.variants) parse_communication_strategy(text.substr(0, text.find('@')));
   const World world = init(WorldOptions().backend(settings.backend));
   if (settings.first) {

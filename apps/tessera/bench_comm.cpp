@@ -1,5 +1,4 @@
 // tessera bench comm: what every backend and algorithm reaches on this machine, beside bare Gloo, bare MPI and memcpy.
-#include <tessera/comm/measure.h>
 #include <tessera/core/error.h>
 #include <tessera/launch/local_job.h>
 
@@ -14,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/comm_measure/measure.h"
 #include "tessera/commands.h"
 
 namespace tessera::app {
@@ -38,7 +38,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// On every rank of the job that the command starts.
+/// Runs on every rank of the job that the command starts.
 void run_rank(const CommSettings& settings) {
   at::set_num_threads(1);
   const World world = init(WorldOptions().timeout(std::chrono::seconds(60)));

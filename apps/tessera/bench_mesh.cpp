@@ -46,7 +46,7 @@ double resident_megabytes() {
 void run(const MeshSettings& settings) {
   std::vector<AxisSpec> axes;
   for (const std::string& text : settings.axes) axes.push_back(axis_of(text));
-  // LibTorch's own first steps are not the mesh's.
+  // Initialises LibTorch before the measurement, which is of the mesh alone.
   const at::Tensor tensor = at::ones({1024});
 
   const double megabytes_before = resident_megabytes();

@@ -1,4 +1,4 @@
-// tessera checkpoint: steps that were saved, looked after.
+// tessera checkpoint: verifies, exports and imports saved steps.
 #include <CLI/CLI.hpp>
 
 #include "tessera/checkpoint/checkpoint_commands.h"

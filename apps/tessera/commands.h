@@ -7,7 +7,7 @@ class App;
 
 namespace tessera::app {
 
-/// Of a command line that cannot be understood; CLI11 has a number for each reason.
+/// For a command line that cannot be parsed. CLI11's own codes differ by reason.
 inline constexpr int kUsageExitCode = 2;
 
 void add_bench_comm(CLI::App& bench);

@@ -48,7 +48,7 @@ std::vector<Cpus> deal_cores(const std::vector<Cpus>& cores, std::size_t num_ran
     throw ConfigError("bind core: there are " + std::to_string(cores.size()) + " cores for " +
                       std::to_string(num_ranks) + " ranks; start fewer ranks, or use bind none");
   }
-  // Equally many for all, so that no rank is faster than those that wait for it.
+  // Equally many for all: a rank with more cores would only wait for the others.
   const std::size_t each = cores.size() / num_ranks;
   std::vector<Cpus> ranks(num_ranks);
   for (std::size_t core = 0; core < each * num_ranks; ++core) {

@@ -7,7 +7,7 @@
 
 namespace tessera::app {
 
-/// Deals the processors `allowed` out to ranks. kCore: each rank gets equally many whole cores, neighbours together.
+/// Divides the processors `allowed` among ranks. kCore: each rank gets equally many whole cores, neighbours together.
 /// kNuma: ranks fill the NUMA nodes evenly, and each gets all processors of its node.
 /// `synthetic` describes an imagined machine, as hwloc writes them; empty: this machine.
 /// Throws ConfigError when there are more ranks than cores to bind to, InternalError when hwloc fails.

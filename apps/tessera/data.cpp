@@ -1,4 +1,4 @@
-// tessera data: token files, made and looked at.
+// tessera data: makes and shows token files.
 #include <CLI/CLI.hpp>
 
 #include "tessera/commands.h"

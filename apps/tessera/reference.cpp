@@ -2,18 +2,17 @@
 #include <tessera/checkpoint/checkpoint_options.h>
 #include <tessera/comm/world.h>
 #include <tessera/core/config_file.h>
-#include <tessera/data_parallel/ddp_options.h>
-#include <tessera/data_parallel/synchroniser_options.h>
+#include <tessera/data_parallel/distribute.h>
+#include <tessera/data_parallel/synchroniser.h>
 #include <tessera/fsdp/fsdp_options.h>
 #include <tessera/launch/run_options.h>
-#include <tessera/mesh/three_d_parallelism.h>
 #include <tessera/observe/observe_options.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/optim/schedule.h>
 #include <tessera/tokens/pack.h>
-#include <tessera/train/loader_options.h>
+#include <tessera/train/loader.h>
 #include <tessera/train/parallelize.h>
-#include <tessera/train/sampler_options.h>
+#include <tessera/train/sampler.h>
 #include <tessera/train/token_dataset.h>
 
 #include <CLI/CLI.hpp>
@@ -59,8 +58,8 @@ void add_reference(CLI::App& app) {
   command.require_subcommand(1);
   command.add_subcommand("world", "WorldOptions")->callback([] {
     print("Options of a world",
-          "`tessera::WorldOptions`, for `tessera::init()`. In a TOML file these are the keys, on the command line the "
-          "flags.",
+          "`tessera::WorldOptions`, for `tessera::init()`. In a TOML file, which `load_config()` reads, these are "
+          "the keys; `tessera run` has no such flags.",
           WorldOptions::fields());
   });
   command.add_subcommand("run", "RunOptions")->callback([] {
@@ -69,11 +68,6 @@ void add_reference(CLI::App& app) {
         "`tessera::RunOptions`. In a TOML file (`--config FILE`) these are the keys. On the command line they are the "
         "flags, with dashes or underscores: `--nproc-per-node 4`, `--nproc_per_node=4`.",
         RunOptions::fields());
-  });
-  command.add_subcommand("parallelism", "ThreeDParallelismConfig")->callback([] {
-    print("Options of three-dimensional parallelism",
-          "`tessera::ThreeDParallelismConfig`, for `tessera::make_mesh()`. Its header says which fields act today.",
-          ThreeDParallelismConfig::fields());
   });
   command.add_subcommand("ddp", "DdpOptions")->callback([] {
     print(
@@ -91,7 +85,7 @@ void add_reference(CLI::App& app) {
   command.add_subcommand("fsdp", "FsdpOptions")->callback([] {
     print(
         "Options of fully sharded training",
-        "`tessera::FsdpOptions`, for `tessera::fully_shard()`. In a TOML file these are the keys. Told in the program: "
+        "`tessera::FsdpOptions`, for `tessera::fully_shard()`. In a TOML file these are the keys. Set in the program: "
         "which modules become units, `FsdpOptions::auto_wrap`, and types of single units, "
         "`FsdpOptions::unit_precision`.",
         FsdpOptions::fields());

@@ -26,7 +26,7 @@ bool takes_next_word(const CLI::App& run, const std::string& flag) {
   return option != nullptr && option->get_items_expected_max() > 0;
 }
 
-/// The program is taken before CLI11 looks, which therefore does not know of it.
+/// take_program() removes the program before CLI11 parses the command line, so CLI11 would not show it in the usage.
 class RunHelp : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {

@@ -1,4 +1,4 @@
-// tessera-torch: the commands that need LibTorch. `tessera` starts it, and starts in milliseconds itself.
+// tessera-torch: the commands that need LibTorch. `tessera` starts this program, and itself starts in milliseconds.
 #include <tessera/core/error.h>
 
 #include <CLI/CLI.hpp>

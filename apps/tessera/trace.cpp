@@ -1,5 +1,5 @@
 // tessera trace: the traces of the ranks of a job.
-#include <tessera/observe/trace_merge.h>
+#include <tessera/observe/tracer.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

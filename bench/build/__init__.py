@@ -1,4 +1,4 @@
-"""What a clean build costs with nothing cached: as it was, file by file with g++, and as it is."""
+"""What a clean build costs with nothing cached: the former way, file by file with g++, and the present one."""
 
 TARGETS = []
 PARTS = ["clean", "release"]

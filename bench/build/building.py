@@ -16,14 +16,14 @@ from harness.machine import own_seconds
 class Cost:
     processor: float = 0.0  # seconds, of all processes together
     wall: float = 0.0
-    num_objects: int = 0  # compiled, precompiled headers apart
+    num_objects: int = 0  # compiled, without precompiled headers
 
     def __add__(self, other):
         return Cost(self.processor + other.processor, self.wall + other.wall, self.num_objects + other.num_objects)
 
 
 class Building:
-    """One build folder. Nothing in it exists yet but what CMake writes."""
+    """One build folder, which at first has only what CMake writes."""
 
     def __init__(self, root, folder, preset, *settings):
         self.folder = folder
@@ -36,7 +36,7 @@ class Building:
         return Cost(own_seconds() - before, time.monotonic() - began, len(compiled_in(output)))
 
     def objects(self):
-        """Those that the whole build makes and that do not exist yet, precompiled headers apart."""
+        """The objects that the whole build makes and that do not exist yet, and separately the precompiled headers."""
         listing = self._run(["ninja", "-C", self.folder, "-n"])
         return compiled_in(listing), [name for name in names_in(listing) if is_precompiled(name)]
 
@@ -62,6 +62,6 @@ def is_precompiled(name):
 
 @contextlib.contextmanager
 def folders(context):
-    """A folder that is gone afterwards, on the disk of the other builds."""
+    """A temporary folder on the disk of the other builds."""
     with tempfile.TemporaryDirectory(dir=context.output) as name:
         yield Path(name)

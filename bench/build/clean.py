@@ -1,7 +1,7 @@
-"""A clean build of everything that CI builds: each file alone with g++, as it was, and the preset `default`.
+"""A clean build of everything that CI builds: each file alone with g++ (the former way), and the preset `default`.
 
-The former takes two core-hours, so by default it is estimated from one file in eight, drawn at random; --rounds N takes
-one in N, and --rounds 1 builds it whole."""
+The former way takes two core-hours, so by default it is estimated from one file in eight, drawn at random; --rounds N
+draws one in N, and --rounds 1 builds everything."""
 
 import math
 import random
@@ -17,7 +17,7 @@ BAR, AIM = 0.25, 0.2
 
 
 def as_it_is(context, folder):
-    """Objects and the rest (links, lists of tests), which the former way has too."""
+    """The costs of the objects and of the rest (links, lists of tests), which the former way has too."""
     building = Building(context.root, folder / "new", "default")
     objects, precompiled = building.objects()
     compiled = building.build(*precompiled, *objects)
@@ -25,21 +25,21 @@ def as_it_is(context, folder):
 
 
 def as_it_was(context, folder, one_in):
-    """What compiling costs, the standard error of that, and how many objects were drawn of how many."""
+    """The cost of compiling, its standard error, the number of objects drawn, and the number of all objects."""
     building = Building(context.root, folder / "old", "separate", "-DCMAKE_CXX_COMPILER=c++")
     objects, precompiled = building.objects()
     headers = building.build(*precompiled).processor
     if one_in == 1:
         return headers + building.build(*objects).processor, 0.0, len(objects), len(objects)
     drawn = random.Random(SEED).sample(objects, math.ceil(len(objects) / one_in / TOGETHER) * TOGETHER)
-    # Several in one go, so that both cores are busy as they are in a whole build.
+    # Several at once, so that both cores are busy, as in a whole build.
     handfuls = []
     for i in range(0, len(drawn), TOGETHER):
         cost = building.build(*drawn[i:i + TOGETHER])
-        # An object may need a file that a program of ours writes, which is built first.
+        # An object may need a file that one of our programs writes; that program is then built first.
         if cost.num_objects:
             handfuls.append(cost.processor / cost.num_objects)
-    remaining = 1 - len(drawn) / len(objects)  # nothing is estimated of what was drawn
+    remaining = 1 - len(drawn) / len(objects)  # the cost of the drawn objects is known, not estimated
     error = len(objects) * statistics.stdev(handfuls) / math.sqrt(len(handfuls)) * math.sqrt(remaining)
     return headers + len(objects) * statistics.mean(handfuls), error, len(drawn), len(objects)
 

@@ -7,7 +7,7 @@ from harness.outcome import Bar, Outcome, Table
 
 
 def stated_minutes(root):
-    """The README's sentence, which must not promise too much."""
+    """The minutes that README.md states; the bar checks that they are enough."""
     found = re.search(r"takes about (\d+) minutes on two\s+cores", (root / "README.md").read_text())
     return int(found.group(1)) if found else None
 

@@ -9,7 +9,7 @@ from harness.answering import Answering
 from harness.spread import median, ratios, spread
 
 SIZE = 2
-BYTES = 100 * (4 << 20)  # a rank
+BYTES = 100 * (4 << 20)  # per rank
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Contest:
                 **{key: max(answer[key] for answer in answers) for key in answers[0] if key != "variant"}}
 
     def take(self, contestants, wanted):
-        """The rounds, after one that does not count: memory has been used and files have been made once."""
+        """Returns the rounds. One that is not counted comes first, so that memory and files have been used once."""
         for one in contestants:
             self.ask(one)
         rounds = turns.take(contestants, self.ask, wanted)
@@ -58,7 +58,7 @@ class Contest:
 
 
 class Figures:
-    """Entry i of each list is of judged round i."""
+    """The figures. Entry i of each list belongs to judged round i."""
 
     def __init__(self, rounds, wanted):
         self.all = rounds
@@ -79,7 +79,7 @@ class Figures:
 
 def speed_row(figures, one, base):
     """Name, milliseconds, gigabytes a second of all ranks together, the ratio to the bare system, and milliseconds of
-    the processor."""
+    processor time."""
     seconds = figures.of(one)
     return [one.name, spread(seconds, 1e3, digits=0), f"{SIZE * BYTES / median(seconds) / 1e9:.2f}",
             spread(figures.ratios(one, base), digits=3), spread(figures.of(one, "processor"), 1e3, digits=0)]

@@ -5,8 +5,8 @@
 //                                        JSON: whether that went well, whether the values are those that were saved,
 //                                        what was said
 #include <tessera/checkpoint/checkpoint_folder.h>
-#include <tessera/checkpoint/read_slices.h>
-#include <tessera/checkpoint/step_folders.h>
+#include <tessera/checkpoint/held_slice.h>
+#include <tessera/checkpoint/saved_step.h>
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
 

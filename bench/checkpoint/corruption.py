@@ -1,4 +1,4 @@
-"""Damaged files: which of ours and of PyTorch's a load notices, and which it takes for what was saved."""
+"""Damaged files, ours and PyTorch's: which of them a load detects, and which it loads as if they were intact."""
 
 import contextlib
 import itertools
@@ -41,12 +41,12 @@ class Format:
                 environment = {**variables(rank, SIZE, "127.0.0.1", port), "GLOO_SOCKET_IFNAME": "lo"}
                 ranks.start([*self.command, "save", folder, step], environment)
             ranks.wait(120)
-        # Ours makes a folder a step; what is in the innermost one is the checkpoint.
+        # Ours makes one folder for each step; the innermost folder is the checkpoint.
         return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
     def __enter__(self):
         self.files, self.others = self.save(STEP), self.save(OTHER_STEP)
-        self.others = dict(zip(self.files, self.others.values()))  # the same names, but for the number of the step
+        self.others = dict(zip(self.files, self.others.values()))  # the same names, except for the step's number
         return self
 
     def __exit__(self, *failure):
@@ -58,7 +58,7 @@ class Format:
         self.loader = None
 
     def load(self):
-        """The answer to one load. A loader that a damaged file ended is started anew for the next."""
+        """The answer to one load. If a damaged file ends the loader, the next load starts a new one."""
         if not self.loader:
             self.loader = Answering([*self.command, "load", self.folder / str(STEP), str(STEP)]).__enter__()
         try:
@@ -68,7 +68,7 @@ class Format:
             return {"loaded": False, "same": False, "error": "the process ended"}
 
     def try_with(self, changed):
-        """What a load does with these files instead of the ones that were saved; None: with none of that name."""
+        """Loads with these files in place of the saved ones; None: the file is missing. Returns verdict and answer."""
         for name, content in changed.items():
             self.path(name).unlink() if content is None else self.path(name).write_bytes(content)
         answer = self.load()
@@ -76,7 +76,7 @@ class Format:
             self.path(name).write_bytes(self.files[name])
         if answer["loaded"]:
             return (HARMLESS if answer["same"] else SILENT), answer
-        # The whole path: ".metadata" alone is in many a traceback.
+        # The whole path: ".metadata" alone occurs in many tracebacks.
         is_named = any(str(self.path(name)) in answer["error"] for name in changed)
         return (NAMED if is_named else UNNAMED), answer
 
@@ -91,7 +91,7 @@ def flipped(content, bit):
 
 
 def flips(files, seed):
-    """Bits anywhere in the files. The seed decides where, as a share of all bytes."""
+    """Flips bits anywhere in the files. The seed decides where, as a share of all bytes."""
     chance = random.Random(seed)
     for _ in range(NUM_FLIPS):
         bit = int(chance.random() * 8 * sum(map(len, files.values())))
@@ -110,7 +110,7 @@ def cuts(files, seed):
 
 
 def damages(kind):
-    """By their name: a function of no arguments that gives every change of the files, in turn."""
+    """By the name of the damage: a function without arguments that yields every change of the files."""
     files, others = kind.files, kind.others
     return {
         "a flipped bit": lambda: flips(files, SEED),
@@ -123,7 +123,7 @@ def damages(kind):
 
 
 def judge(kind):
-    """How often each verdict came, by damage; and every single one."""
+    """How often each verdict occurred, by damage; and every single verdict."""
     if not kind.load()["same"]:
         raise RuntimeError(f"{kind.name}: what was saved does not load")
     counts, samples = {}, []
@@ -147,7 +147,7 @@ def formats(context, folder):
 
 
 def tensors_named(samples):
-    """Of our flips inside tensors: how many, and how many messages name the tensor."""
+    """The number of flips inside tensors of ours, and how many of their messages name the tensor."""
     inside = [sample for sample in samples if sample["format"] == "ours" and sample["damage"] == "a flipped bit"
               and "header" not in sample["error"] and not sample["files"][0].endswith("manifest.json")]
     return len(inside), sum(1 for sample in inside if TENSOR.search(sample["error"]))

@@ -1,4 +1,4 @@
-"""A load into memory that is there, checked, beside PyTorch's and a bare read: from the disk and from the page cache."""
+"""A load into existing memory, with checks, beside PyTorch's and a bare read: from the disk and from the page cache."""
 
 from checkpoint.contest import SETTING, Contest, Contestant, Figures, speed_row
 from harness.outcome import Outcome, Table, at_most

@@ -6,8 +6,8 @@
 // and answers with a line of JSON. Between lines it sleeps, so that others can be measured. All ranks get the same
 // lines, and share the folder, which exists. bench/peers/checkpoint_rank.py does the same with the same bytes.
 #include <tessera/checkpoint/checkpoint_folder.h>
-#include <tessera/checkpoint/read_slices.h>
-#include <tessera/checkpoint/step_folders.h>
+#include <tessera/checkpoint/held_slice.h>
+#include <tessera/checkpoint/saved_step.h>
 #include <tessera/comm/world.h>
 #include <tessera/core/descriptor.h>
 #include <tessera/core/error.h>
@@ -96,7 +96,7 @@ std::vector<tessera::HeldSlice> make_slices(const tessera::World& world, bool fi
   for (int i = 0; i < kNumTensors; ++i) {
     const at::Tensor values = at::zeros({kRows, kColumns});
     if (filled) values.normal_(0, 1, generator);
-    const auto slice = tessera::Slice::stretch({world.size() * kRows, kColumns}, {world.rank() * count, count});
+    const auto slice = tessera::Slice::extent({world.size() * kRows, kColumns}, {world.rank() * count, count});
     slices.push_back({{"w" + std::to_string(i), slice, values}, "model"});
   }
   return slices;

@@ -1,4 +1,4 @@
-"""A save in the background: how long training stops for it, and what a step takes meanwhile."""
+"""A save in the background: how long it stops training, and how long a step takes meanwhile."""
 
 from checkpoint.contest import SETTING, Contest, Contestant, Figures
 from harness.outcome import Outcome, Table, at_most

@@ -11,7 +11,7 @@ RAW = Contestant("write() and fsync, a file a rank", "python", "raw_write")
 OURS = Contestant("ours", "ours", "save")
 DCP = Contestant("PyTorch's distributed checkpoint", "python", "dcp_save")
 TORCH = Contestant("torch.save and fsync, a file a rank", "python", "torch_save")
-# What is judged is beside what it is judged against.
+# Contestants that are compared run one after the other.
 CONTESTANTS = [TORCH, RAW, OURS, DCP]
 
 

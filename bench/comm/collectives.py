@@ -14,18 +14,18 @@ PEER = "bare gloo"
 LARGE = 64 << 20
 SMALL = 4 << 10
 TIMEOUT = 3600
-# The cost of our layer is far below the noise of a call of Gloo. So it is measured within the call: the time that our
-# call did not spend in bare Gloo. Whole calls of both take turns beside it, over the same connection.
+# The cost of our layer is far below the noise of a call of Gloo. So it is measured within the call, as the time that
+# our call does not spend in bare Gloo. Besides, whole calls of both are measured in turns, over the same connection.
 OWN_PART = "gloo's own part"
 PAIRED = ["--only", f"=gloo,=bare gloo,={OWN_PART}", "--paired-seconds", "1.5"]
-# Gloo sleeps and wakes several threads for a message, which others' work on the cores slows beyond recognition. So a
-# disturbed attempt is repeated, and the calmest one judged.
+# Gloo puts several threads to sleep and wakes them for each message. That becomes much slower when other processes use
+# the cores. So a disturbed attempt is repeated, and the quietest one is judged.
 ATTEMPTS = 3
 QUIET_CORES = 0.2
 
 
 class Samples:
-    """Seconds by number of ranks, operation, contestant and bytes; entry i of each list is of round i."""
+    """Seconds by number of ranks, operation, contestant and bytes; entry i of each list belongs to round i."""
 
     def __init__(self, samples):
         self.seconds = {(one["ranks"], one["operation"], one["contestant"], one["bytes"]): one["seconds"]
@@ -47,20 +47,20 @@ class Samples:
         return list(dict.fromkeys(key[2] for key in self.seconds if key[0] == ranks))
 
     def speed(self, ranks, operation, contestant, size, peer=PEER):
-        """How many times as fast as the peer. Of equal bytes, so also the ratio of bus bandwidths."""
+        """How many times as fast as the peer. Both send equal bytes, so this is also the ratio of bus bandwidths."""
         return median(ratios(self.of(ranks, operation, peer, size), self.of(ranks, operation, contestant, size)))
 
 
 def extra(samples, ranks, operation, size):
-    """Seconds that a call of ours takes beyond bare Gloo's. Where we put another algorithm in Gloo's place, there is no
-    part that is ours, and whole calls are compared."""
+    """Seconds that our call takes beyond bare Gloo's. Where another algorithm of ours replaces Gloo's, our part cannot
+    be separated, and whole calls are compared."""
     if samples.has(ranks, operation, OWN_PART, size):
         return median(samples.of(ranks, operation, OWN_PART, size))
     return median(samples.of(ranks, operation, "gloo", size)) - median(samples.of(ranks, operation, PEER, size))
 
 
 def overhead_bar(samples, ranks, operation):
-    """What our Gloo costs above the bare one, at the size where that is worst."""
+    """The cost of our Gloo backend above bare Gloo, at the size where it is worst."""
     worst = None
     for size in samples.sizes(ranks):
         more = extra(samples, ranks, operation, size)

@@ -1,4 +1,5 @@
-"""What one rank of 16,384 pays for a mesh of four axes and the use of each of its groups. No peer builds one alone."""
+"""What one rank of 16,384 pays for a mesh of four axes and the use of each of its groups. No peer can do this with
+one process."""
 
 import json
 import subprocess

@@ -12,13 +12,13 @@ from harness.spread import median, ratios, spread
 RANKS = 2
 ROUNDS = 9
 SECONDS = 0.6
-QUIET_CORES = 0.3  # a sample during which others used more is not judged while enough others are left
+QUIET_CORES = 0.3  # a sample during which other processes used more is not judged if enough quiet samples are left
 TIMEOUT = 60
-READY = b"ready"  # not the whole line: torchrun has Python write the end of a line by itself
+READY = b"ready"  # not the whole line: under torchrun, Python writes the end of the line separately
 
 
 def until_ready(name, ranks):
-    """Reads what the processes print until every rank has said that it is ready."""
+    """Reads the processes' output until every rank has printed that it is ready."""
     pipes = [process.stdout.fileno() for process in ranks.processes]
     text = b""
     end = time.monotonic() + TIMEOUT
@@ -69,7 +69,7 @@ def round_of(context, number):
 def measure(context):
     context.settle()
     wanted = context.rounds or ROUNDS
-    round_of(context, -1)  # brings the files of both into memory
+    round_of(context, -1)  # loads the files of both into the page cache
     rounds, calm = [], []
     while len(calm) < wanted and len(rounds) < 3 * wanted:
         rounds.append(round_of(context, len(rounds)))

@@ -39,8 +39,8 @@ def launch(context, link, rounds):
     with Ranks() as ranks:
         for rank in range(RANKS):
             node = rank // RANKS_PER_NODE
-            told = variables(rank, RANKS, link.address(0), PORT, RANKS_PER_NODE)
-            ranks.start(link.inside(node) + command, {**told, **secret})
+            environment = variables(rank, RANKS, link.address(0), PORT, RANKS_PER_NODE)
+            ranks.start(link.inside(node) + command, {**environment, **secret})
         return [json.loads(line) for line in ranks.wait(TIMEOUT).splitlines()]
 
 
@@ -50,7 +50,7 @@ def column(samples, variant, key):
 
 def row(samples, variant):
     seconds, link_bytes = column(samples, variant, "seconds"), column(samples, variant, "link_bytes")
-    # Both directions are counted and each has the whole rate.
+    # Bytes of both directions are counted, and each direction has the whole rate.
     rate = [count * 8 / 2 / taken / 1e9 for count, taken in zip(link_bytes, seconds)]
     return [VARIANTS[variant], spread(seconds, 1e3, digits=0), spread(link_bytes, 1 / (1 << 20), digits=1),
             spread(rate)]
@@ -64,7 +64,7 @@ def measure(context):
             with Foreign() as others:
                 samples += [{"launch": number, **one} for one in launch(context, link, context.rounds or ROUNDS)]
             foreign.append(others.cores)
-    # The app turns the order of the variants from round to round; pairs are of one round.
+    # The app changes the order of the variants from round to round; the values of a pair are of the same round.
     samples.sort(key=lambda one: (one["launch"], one["round"]))
     bars = []
     for other, most, least in ((CONTIGUOUS, 0.70, 1.25), (INTERLEAVED, 0.36, 2.3)):

@@ -1,4 +1,4 @@
-"""Two replicas in one process: ours, which stay, against a clone of the model for each step."""
+"""Two replicas in one process: ours, which persist, against a clone of the model in each step."""
 
 import json
 import subprocess

@@ -1,7 +1,7 @@
 // One rank of a training in which the last rank is three times slower; rank 0 writes the run as one JSON line.
 //   bench_staleness MODE MAX_STALENESS RATE SEED BATCHES STEP_MS COUNTER_FILE
 // The ranks take batches from one common heap until it is empty, so that every mode sees the same samples. A step lasts
-// as long as it is told to: what is left after computing is slept.
+// as long as its option says: what is left after computing is slept.
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
 #include <tessera/data_parallel/synchroniser.h>

@@ -1,4 +1,4 @@
-"""One of 4 ranks is three times slower: how fast each mode trains, how stale its gradients are, and to which loss."""
+"""One of 4 ranks is three times slower: how fast each mode trains, how stale its gradients are, and its final loss."""
 
 import json
 import tempfile

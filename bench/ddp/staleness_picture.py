@@ -1,4 +1,4 @@
-"""The picture of docs/guides/synchronisation.md: what was measured, as an SVG without anybody's help."""
+"""The picture of docs/guides/synchronisation.md: draws the measurements as an SVG, without a plotting library."""
 
 WIDTH, HEIGHT = 1080, 640
 INK, FAINT, FAST, SLOW = "#222222", "#d9d9d9", "#7ba7d7", "#d1495b"
@@ -25,7 +25,7 @@ def box(x, y, width, height, color):
 
 
 def histogram(x, y, width, height, name, all_ranks, slow, num_columns):
-    """Bars of what share of all gradients had each staleness, the slow rank's at the bottom."""
+    """Bars that show which share of all gradients had each staleness, with the slow rank's share at the bottom."""
     total = sum(all_ranks)
     step = width / num_columns
     parts = [text(x, y - 6, name, weight="bold"), line(x, y + height, x + width, y + height, INK)]
@@ -41,7 +41,7 @@ def histogram(x, y, width, height, name, all_ranks, slow, num_columns):
             if share > 0:
                 parts.append(box(x + s * step + 2, top, step - 4, share * height, color))
         if count:
-            above = top - 3 if count < 0.9 * total else top + 11  # not into the name
+            above = top - 3 if count < 0.9 * total else top + 11  # does not overlap the name
             parts.append(text(x + (s + 0.5) * step, above, percent_text(count / total), 9, "middle"))
         parts.append(text(x + (s + 0.5) * step, y + height + 13, str(s), 10, "middle"))
     return parts

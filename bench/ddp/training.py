@@ -1,4 +1,4 @@
-"""Steps of a GPT on two ranks: ours and PyTorch's DDP, a blocking all-reduce, and ranks that do not talk."""
+"""Steps of a GPT on two ranks: ours and PyTorch's DDP, a blocking all-reduce, and ranks that do not communicate."""
 
 import contextlib
 import dataclasses
@@ -17,7 +17,7 @@ WARM_UP_STEPS = 3   # buckets are arranged anew after the first
 TOKENS = 4 * 256    # of one rank's step
 AGAINST_PEER = 1.00
 AGAINST_ALONE = 1.04
-# The same step, averaged in another order: what differs is rounding.
+# The same step, averaged in another order: only rounding differs.
 LOSS_TOLERANCE = 1e-3
 
 
@@ -32,7 +32,7 @@ class Contestant:
         return self.kind != "alone"
 
     def seconds_of(self, answers):
-        """Of a step. Ranks that wait for each other are as fast as the slower one."""
+        """The seconds of a step. Ranks that wait for each other are as fast as the slower one."""
         seconds = [answer["seconds"] / STEPS for answer in answers]
         return max(seconds) if self.synchronised else sum(seconds) / len(seconds)
 
@@ -44,7 +44,7 @@ BLOCKING_SHM = Contestant("blocking all-reduce, shm", "shm", "blocking")
 BLOCKING_GLOO = Contestant("blocking all-reduce, Gloo", "gloo", "blocking")
 OURS_GLOO = Contestant("ours, Gloo", "gloo", "ours")
 PYTHON_DDP = Contestant("PyTorch's DDP, Gloo", "python", "ddp")
-# Those that are judged against each other are neighbours in time.
+# Contestants that are compared run one after the other.
 CONTESTANTS = [PYTHON_ALONE, ALONE, OURS_SHM, BLOCKING_SHM, BLOCKING_GLOO, OURS_GLOO, PYTHON_DDP]
 RATIOS = [(OURS_GLOO, PYTHON_DDP), (OURS_SHM, ALONE), (OURS_GLOO, ALONE), (BLOCKING_SHM, ALONE),
           (BLOCKING_GLOO, ALONE), (PYTHON_DDP, PYTHON_ALONE), (ALONE, PYTHON_ALONE)]
@@ -64,7 +64,7 @@ def check_agreement(contestant, precision, answers):
 
 
 def warm_up(pairs, precision):
-    """Also makes sure that all train the same: after equal steps their losses are equal."""
+    """Also checks that all contestants train the same: after equal steps their losses are equal."""
     losses = {}
     for one in CONTESTANTS:
         answers, _ = pairs[one].ask(f"{one.kind} {precision}", WARM_UP_STEPS)
@@ -77,8 +77,8 @@ def warm_up(pairs, precision):
 
 
 def run(context, precision):
-    """The samples of each round. Every contestant has processes of its own: what one leaves behind in the heap, another
-    one in the same process would find there, and be spared a third of its page faults."""
+    """Returns the samples of each round. Every contestant has processes of its own: in a shared process, one could
+    reuse the heap that another left, and would have a third fewer page faults."""
     with contextlib.ExitStack() as stack:
         pairs = {one: stack.enter_context(Answering(commands(context)[one.pair], SIZE)) for one in CONTESTANTS}
         warm_up(pairs, precision)
@@ -97,7 +97,7 @@ def run(context, precision):
 
 
 class Figures:
-    """By precision. Entry i of each list is of judged round i."""
+    """The figures by precision. Entry i of each list belongs to judged round i."""
 
     def __init__(self, rounds):
         self.rounds = rounds

@@ -19,7 +19,7 @@ def measure(context):
     rounds = context.rounds or ROUNDS
     program = context.build / "bench" / "fsdp" / "bench_interception"
     with Ranks() as ranks:
-        # It stays until its input ends, so that its share of the machine can be told from that of others.
+        # The process stays until its input ends, so that its processor time can be separated from that of others.
         process = ranks.start([program, rounds], variables(0, 1, "127.0.0.1", free_port()), stdin=subprocess.PIPE)
         with Foreign([process.pid]) as foreign:
             lines = [process.stdout.readline() for _ in range(rounds + 1)]
@@ -29,7 +29,7 @@ def measure(context):
     counts, *samples = [json.loads(line) for line in lines]
 
     def costs(name, count=1):
-        """Seconds of one of `count` things."""
+        """Seconds for one of `count` repetitions."""
         return [(one[name]["on"] - one[name]["off"]) / count for one in samples]
 
     stranger, parameter = costs("stranger"), costs("parameter")

@@ -1,4 +1,4 @@
-"""The memory of a training whose parameters dominate: ours and PyTorch's, on two and on four ranks."""
+"""The memory of training a model whose parameters dominate: ours and PyTorch's, on two and on four ranks."""
 
 import dataclasses
 
@@ -32,11 +32,11 @@ CONTESTANTS = [OURS_GLOO, OURS_SHM, FSDP2, FSDP1]
 
 
 def sample_of(context, contestant, size):
-    """Bytes of all ranks together: at the start without a model, until the first step is done, in the steps after it,
-    and the sum of what each has had at most."""
+    """Bytes of all ranks together: at the start without a model, the peak until the first step is done, the peak in the
+    steps after it, and the sum of each rank's own peak."""
     with Answering(commands(context, SHAPE)[contestant.program], size) as ranks:
         processes = [process.pid for process in ranks.ranks.processes]
-        ranks.ask("start", 0)  # all are there, and have made nothing yet
+        ranks.ask("start", 0)  # all ranks run, and have made no model yet
         start = proportional_bytes(processes)
         with Resident(processes) as making:
             ranks.ask(contestant.kind, 1)

@@ -18,7 +18,7 @@ BACKENDS = ["gloo", "shm"]
 
 
 def union(intervals):
-    """How long at least one of them lasts."""
+    """How long at least one of the intervals lasts."""
     total, end = 0, None
     for start, stop in sorted(intervals):
         if end is None or start > end:
@@ -29,8 +29,8 @@ def union(intervals):
 
 
 def figures_of_step(slices, step):
-    """Of one step of one rank, in milliseconds: under way is when at least one call was, blocked what the training
-    thread spent in them."""
+    """The figures of one step of one rank, in milliseconds: `under_way` is the time during which at least one call was
+    under way, `blocked` the time that the training thread spent in calls."""
     calls = [one for one in slices if one["category"] == "communication" and one["rank"] == step["rank"]
              and one["name"] != "barrier" and step["start"] <= one["start"] < step["end"]]
     under_way = union((one["start"], one["end"]) for one in calls) / 1e6
@@ -41,7 +41,7 @@ def figures_of_step(slices, step):
 
 
 def trace(context, backend, folder):
-    """The slices of a trace of all ranks in one file, whose path comes with them."""
+    """Traces all ranks into one file. Returns its slices, its path, and the cores that other processes used."""
     sys.path.insert(0, str(context.root / "tests" / "observe"))
     import decoders
     with Answering(commands(context)[backend], SIZE) as ranks:

@@ -1,4 +1,4 @@
-"""Steps of a GPT on two ranks: ours and PyTorch's sharded training, our DDP, and ranks that do not talk."""
+"""Steps of a GPT on two ranks: ours and PyTorch's sharded training, our DDP, and ranks that do not communicate."""
 
 import contextlib
 import dataclasses
@@ -16,7 +16,7 @@ WARM_UP_STEPS = 3   # the order of units is learnt in the first
 TOKENS = 4 * 256    # of one rank's step
 AGAINST_PEER = 1.00
 AGAINST_ALONE = 1.05
-# The same step, averaged in another order: what differs is rounding.
+# The same step, averaged in another order: only rounding differs.
 LOSS_TOLERANCE = 1e-3
 
 
@@ -31,7 +31,7 @@ class Contestant:
         return self.kind != "alone"
 
     def seconds_of(self, answers):
-        """Of a step. Ranks that wait for each other are as fast as the slower one."""
+        """The seconds of a step. Ranks that wait for each other are as fast as the slower one."""
         seconds = [answer["seconds"] / STEPS for answer in answers]
         return max(seconds) if self.synchronised else sum(seconds) / len(seconds)
 
@@ -44,21 +44,21 @@ DDP_GLOO = Contestant("our DDP, Gloo", "gloo", "ddp")
 OURS_GLOO = Contestant("ours, Gloo", "gloo", "fsdp")
 FSDP2 = Contestant("PyTorch's FSDP2, Gloo", "python", "fsdp2")
 FSDP1 = Contestant("PyTorch's FSDP1, Gloo", "python", "fsdp1")
-# Those that are judged against each other are neighbours in time.
+# Contestants that are compared run one after the other.
 CONTESTANTS = [PYTHON_ALONE, DDP_SHM, ALONE, OURS_SHM, DDP_GLOO, FSDP1, OURS_GLOO, FSDP2]
 RATIOS = [(OURS_GLOO, FSDP2), (OURS_GLOO, FSDP1), (OURS_SHM, ALONE), (OURS_GLOO, ALONE), (OURS_SHM, DDP_SHM),
           (OURS_GLOO, DDP_GLOO), (FSDP2, PYTHON_ALONE), (FSDP1, PYTHON_ALONE), (ALONE, PYTHON_ALONE)]
 
 
 def commands(context, shape=()):
-    """By program: what starts a rank of it. `shape` are the numbers of a GPT other than that of the speeds."""
+    """For each program, the command that starts a rank. `shape` is that of a GPT other than the default one."""
     ours = context.build / "bench" / "fsdp" / "bench_fsdp"
     return {"shm": [ours, "shm", *shape], "gloo": [ours, "gloo", *shape],
             "python": [context.python, context.root / "bench" / "peers" / "fsdp_rank.py", *shape]}
 
 
 def warm_up(pairs):
-    """Also makes sure that all train the same: after equal steps their losses are equal."""
+    """Also checks that all contestants train the same: after equal steps their losses are equal."""
     losses = {}
     for one in CONTESTANTS:
         answers, _ = pairs[one].ask(one.kind, WARM_UP_STEPS)
@@ -70,8 +70,8 @@ def warm_up(pairs):
 
 
 def run(context):
-    """The samples of each round. Every contestant has processes of its own: what one leaves behind in the heap, another
-    one in the same process would find there."""
+    """Returns the samples of each round. Every contestant has processes of its own: in a shared process, one could
+    reuse the heap that another left."""
     with contextlib.ExitStack() as stack:
         pairs = {one: stack.enter_context(Answering(commands(context)[one.program], SIZE)) for one in CONTESTANTS}
         warm_up(pairs)
@@ -88,7 +88,7 @@ def run(context):
 
 
 class Figures:
-    """Entry i of each list is of judged round i."""
+    """The figures. Entry i of each list belongs to judged round i."""
 
     def __init__(self, rounds):
         self.rounds = rounds

@@ -55,7 +55,7 @@ TORCH_MODULE(Block);
 /// The model of bench/peers/gpt.py, in plain LibTorch: the same arithmetic in the same order.
 class GptImpl : public torch::nn::Module {
  public:
-  /// Told before each block of its number and its input, and after the last one of their count and its output.
+  /// Called before each block with its number and its input, and after the last one with their count and its output.
   using BlockWatcher = std::function<void(std::int64_t block, const at::Tensor& x)>;
 
   explicit GptImpl(const GptShape& shape);

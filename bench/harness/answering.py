@@ -1,4 +1,4 @@
-"""Processes that do what a line of their input asks for, answer with a line of JSON, and sleep in between."""
+"""Processes that carry out each line of their input, answer with a line of JSON, and sleep in between."""
 
 import json
 import select
@@ -7,7 +7,7 @@ import subprocess
 from harness.machine import Foreign
 from harness.ranks import Ranks, free_port, variables
 
-TIMEOUT = 300  # seconds for one answer; the first one of a contestant includes its making
+TIMEOUT = 300  # seconds for one answer; the first answer includes the setup of the contestant
 
 
 class Answering:
@@ -31,7 +31,7 @@ class Answering:
         self.ranks.__exit__(*failure)
 
     def ask(self, variant, count):
-        """Each rank's answer, and how many cores others used meanwhile."""
+        """Returns each rank's answer, and how many cores other processes used meanwhile."""
         with Foreign([process.pid for process in self.ranks.processes]) as foreign:
             for process in self.ranks.processes:
                 self.tell(process, f"{variant} {count}\n")
@@ -59,5 +59,5 @@ class Answering:
         return answer
 
     def finish(self):
-        """Requires that all ranks end well."""
+        """Waits for the end of all ranks and fails unless all of them succeed."""
         self.ranks.wait(TIMEOUT)

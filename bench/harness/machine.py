@@ -1,4 +1,4 @@
-"""What the figures were measured on, and who else was using it."""
+"""The machine that the figures were measured on, and how much other processes used it."""
 
 import os
 import platform
@@ -9,7 +9,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def busy_seconds():
-    """Core-seconds that this machine has worked, or was kept from working by its host."""
+    """Core-seconds during which this machine was busy, or its hypervisor ran something else."""
     with open("/proc/stat") as file:
         user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, file.readline().split()[1:9])
     return (user + nice + system + irq + softirq + steal) / TICKS
@@ -46,10 +46,10 @@ def wait_until_quiet(limit, calm=3.0, cores=0.15):
 
 
 class Foreign:
-    """`with Foreign() as foreign:` and then `foreign.cores`: how many cores others used meanwhile; and `foreign.own_work`:
-    the processor seconds of our own.
-    `processes` are numbers of our own that run before the block and after it. Requires: those that the block starts
-    have ended when it ends."""
+    """`with Foreign() as foreign:`; afterwards `foreign.cores` is how many cores other processes used meanwhile, and
+    `foreign.own_work` the processor seconds of our own.
+    `processes` are the ids of those of our processes that run before the block and after it. Requires: processes that
+    the block starts have ended when it ends."""
 
     def __init__(self, processes=()):
         self.processes = list(processes)

@@ -1,4 +1,4 @@
-"""What a part of a bench hands back."""
+"""What a part of a bench returns."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Ranks as processes of a plain loop: variables, output, and an end for all of them."""
+"""Ranks as processes that a plain loop starts: their variables, their output and their end."""
 
 import contextlib
 import os
@@ -51,7 +51,8 @@ class Ranks:
         raise RuntimeError(f"{why}\n{self.errors.read()[-3000:]}")
 
     def wait(self, timeout):
-        """Until all have ended well; their input ends. The output of the first one, the only one that may be long."""
+        """Closes the processes' input and waits until all have succeeded. Returns the output of the first process, the
+        only one whose output may be long."""
         end = time.monotonic() + timeout
         for process in self.processes[1:]:  # communicate() does so for the first
             if process.stdin:
@@ -74,6 +75,6 @@ class Ranks:
         for process in self.processes:
             process.wait()
             for pipe in filter(None, (process.stdin, process.stdout)):
-                with contextlib.suppress(BrokenPipeError):  # what was not sent yet cannot be
+                with contextlib.suppress(BrokenPipeError):  # buffered input can no longer be sent
                     pipe.close()
         self.errors.close()

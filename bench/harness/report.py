@@ -1,4 +1,4 @@
-"""Outcomes as text for people, as JSON, and as a dated Markdown report."""
+"""Outcomes as plain text, as JSON, and as a dated Markdown report."""
 
 import dataclasses
 import datetime

@@ -1,8 +1,8 @@
-"""How much memory processes hold together, as the system counts it, while something runs."""
+"""How much memory several processes hold together, as the system counts it, during a block of code."""
 
 import threading
 
-PERIOD = 0.05  # seconds; a look at a process walks all of its pages
+PERIOD = 0.05  # seconds; each sample walks all pages of a process
 
 
 def kilobytes(path, key):
@@ -15,18 +15,18 @@ def kilobytes(path, key):
 
 
 def proportional_bytes(processes):
-    """A page that several share counts once: each has its part of it."""
+    """A page that several processes share counts once: a part of it for each process."""
     return 1024 * sum(kilobytes(f"/proc/{process}/smaps_rollup", "Pss") for process in processes)
 
 
 def high_water_bytes(processes):
-    """The largest resident set that each has had, added up. Misses no peak, but shared pages count for each."""
+    """The sum of each process's largest resident set. It misses no peak, but counts shared pages several times."""
     return 1024 * sum(kilobytes(f"/proc/{process}/status", "VmHWM") for process in processes)
 
 
 class Resident:
-    """`with Resident(processes) as resident:` and then `resident.peak`: the most bytes of all together, of the samples
-    that a thread took meanwhile. Requires: the processes outlive the block."""
+    """`with Resident(processes) as resident:`; afterwards `resident.peak` is the largest total of bytes among the
+    samples that a thread took meanwhile. Requires: the processes outlive the block."""
 
     def __init__(self, processes):
         self.processes = list(processes)

@@ -1,7 +1,7 @@
-"""Rounds in which every contestant has its turn, more of them when others disturb."""
+"""Rounds in which every contestant is measured once; there are more rounds when other processes disturb them."""
 
-QUIET_CORES = 0.2  # a round during which others used more is not judged while enough others are left
-MOST = 2           # times the number that was asked for, at most
+QUIET_CORES = 0.2  # a round during which other processes used more is not judged if enough quiet rounds are left
+MOST = 2           # at most so many times the requested number of rounds
 
 
 def is_calm(samples):
@@ -9,8 +9,8 @@ def is_calm(samples):
 
 
 def take(contestants, sample_of, wanted):
-    """The samples of each round. `sample_of(contestant)` measures once. Every other round goes backwards, so that
-    neighbours in the list precede each other equally often."""
+    """Returns the samples of each round. `sample_of(contestant)` measures once. Every other round goes backwards, so
+    that each of two neighbours in the list is measured first equally often."""
     rounds = []
     while sum(map(is_calm, rounds)) < wanted and len(rounds) < wanted * MOST:
         order = contestants if len(rounds) % 2 == 0 else list(reversed(contestants))
@@ -19,7 +19,7 @@ def take(contestants, sample_of, wanted):
 
 
 def judged(rounds, wanted):
-    """The calm ones, if they are enough."""
+    """The quiet rounds, if there are enough of them."""
     calm = [samples for samples in rounds if is_calm(samples)]
     return calm if len(calm) >= wanted else rounds
 

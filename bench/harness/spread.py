@@ -1,4 +1,4 @@
-"""Medians with their spread, and comparisons that a noisy machine does not upset."""
+"""Medians with their spread, and comparisons that work on a noisy machine."""
 
 import statistics
 
@@ -14,7 +14,7 @@ def spread(values, scale=1.0, unit="", digits=2):
 
 
 def ratios(numerators, denominators):
-    """Element by element: both of a pair were measured in the same round, so what disturbed one disturbed the other."""
+    """Element by element: both values of a pair are of the same round, so a disturbance affected both."""
     if len(numerators) != len(denominators) or not numerators:
         raise RuntimeError(f"rounds do not match: {len(numerators)} against {len(denominators)}")
     return [a / b for a, b in zip(numerators, denominators)]

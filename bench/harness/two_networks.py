@@ -1,4 +1,4 @@
-"""Two network namespaces of this machine, joined by a link. Needs the rights of root."""
+"""Two network namespaces of this machine, joined by a link. Needs root."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ def run(*command):
 
 
 def remove_leftovers():
-    """Of runs that were killed: named by us, and by a process that is no more."""
+    """Removes our namespaces that killed runs left: those named after a process that no longer exists."""
     for line in run("ip", "netns", "list").splitlines():
         name = line.split()[0]
         owner = name.removeprefix(PREFIX).partition("-")[0]
@@ -24,7 +24,7 @@ def remove_leftovers():
 
 
 class TwoNetworks:
-    """`with TwoNetworks() as link:` makes both; leaving removes them, and the link with them."""
+    """`with TwoNetworks() as link:` makes both; leaving the block removes them and the link."""
 
     interface = "link0"
 
@@ -39,11 +39,11 @@ class TwoNetworks:
         return f"10.231.77.{node + 1}"
 
     def inside(self, node):
-        """What goes before a command that shall run on a node."""
+        """The words to put before a command so that it runs on a node."""
         return ["ip", "netns", "exec", self.names[node]]
 
     def cut(self):
-        """Packets vanish from now on; nobody is told."""
+        """From now on packets are lost, without an error for either side."""
         run("ip", "-n", self.names[1], "link", "set", self.interface, "down")
 
     def __enter__(self):
@@ -52,7 +52,7 @@ class TwoNetworks:
             for name in self.names:
                 run("ip", "netns", "add", name)
                 self.made.append(name)
-            # Made inside the namespaces: the machine's own network never sees the link nor its addresses.
+            # Made inside the namespaces, so the machine's own network has neither the link nor its addresses.
             first, second = self.names
             run("ip", "link", "add", self.interface, "netns", first, "type", "veth", "peer", "name", self.interface,
                 "netns", second)

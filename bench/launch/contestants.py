@@ -26,5 +26,5 @@ def peer_rank(context):
     return context.root / "bench" / "peers" / "fault_rank.py"
 
 
-# Gloo would look for the address of the host's name, which a machine without a network may not have.
+# By default Gloo resolves the host's name, which may have no address on a machine without a network.
 PEER_VARIABLES = {"GLOO_SOCKET_IFNAME": "lo"}

@@ -1,4 +1,4 @@
-"""How soon each fault is noticed and the job is over, and how that is with torchrun and Gloo."""
+"""How soon each fault is noticed and the job ends, with ours and with torchrun and Gloo."""
 
 import concurrent.futures
 import re
@@ -14,7 +14,7 @@ from launch.contestants import two_hosts
 
 ROUNDS = 2
 VICTIM = 2
-CAP = 120          # seconds that the peer is given
+CAP = 120          # seconds that the peer may take
 PEERS_AT_A_TIME = 8  # they mostly wait
 WHAT = {
     "kill": "SIGKILL", "stop": "SIGSTOP", "abort": "abort()", "throw": "an exception", "loop": "an infinite loop",
@@ -25,7 +25,7 @@ WHAT = {
     "host": "the store's host fails", "cut": "the link is cut",
 }
 BACKENDS = {**{name: ("shm", "gloo") for name in WHAT}, "host": ("gloo",), "cut": ("gloo",)}
-OURS_ALONE = "debug"  # torchrun has no limit that one could raise
+OURS_ALONE = "debug"  # torchrun has no limit that could be raised
 
 
 def ours(context, name, backend):
@@ -43,13 +43,13 @@ def peer_on_one_host(context, name):
     job = contestants.job.Job(
         [*torchrun(context, table.RANKS, "--master-addr", "127.0.0.1", "--master-port", free_port()),
          peer_rank(context), fault, victim], PEER_VARIABLES)
-    exit_code = job.read_all(CAP + 30)  # 30 s to come to the fault
+    exit_code = job.read_all(CAP + 30)  # 30 s to reach the fault
     return result_of(job, table.announced(job), exit_code, victim)
 
 
 def result_of(job, begin, exit_code, victim):
     seconds = seconds_until_over(job, begin, exit_code)
-    # torchrun's own summary names the rank that it takes for the root cause.
+    # torchrun's own summary names the rank that it considers the root cause.
     named = re.search(r"Root Cause.*?rank\s+:\s+(\d+)", job.text(), re.DOTALL)
     return {"seconds": seconds, "exit_code": exit_code, "blames": int(named.group(1)) if named else None,
             "victim": victim}

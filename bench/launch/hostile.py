@@ -1,4 +1,4 @@
-"""A job whose listeners are attacked by somebody without the secret: whether it notices, and what that costs it."""
+"""A job whose listeners are attacked by somebody without the secret: whether its speed suffers, and by how much."""
 
 import multiprocessing
 import os
@@ -25,10 +25,10 @@ STEPS = re.compile(r"(\d+) steps")
 
 
 class Counting:
-    """A job that says how far it came."""
+    """A job that reports its progress."""
 
     def __init__(self, context):
-        # All of it on one core, so that what a listener spends on strangers is taken from the ranks.
+        # The whole job runs on one core, so that the time a listener spends on strangers is taken from the ranks.
         self.job = job.Job(["taskset", "-c", JOB_CORE, tessera(context), "run", "--nproc-per-node", RANKS, "--",
                             fault_rank(context), "counting", 0, "shm", 60])
         self.steps = []      # (seconds, steps)
@@ -68,13 +68,13 @@ def inodes_of(pid):
 
 
 def listeners(token):
-    """Every port that a process of the job listens on, with the process."""
+    """Every port on which a process of the job listens, with the process."""
     owners = {inode: pid for pid in job.processes_with(token) for inode in inodes_of(pid)}
     return {int(place.rpartition(":")[2], 16): owners[inode] for place, inode in job.listening() if inode in owners}
 
 
 def recorded_hello(context, token):
-    """What a rank of this job says first, with the job's own secret: for replays."""
+    """The first bytes that a rank of this job sends, with the job's own secret: for replays."""
     for pid in job.processes_with(token):
         entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         variables = dict(entry.decode().split("=", 1) for entry in entries if b"=" in entry)
@@ -84,7 +84,7 @@ def recorded_hello(context, token):
         raise RuntimeError("no rank of the job has a secret")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         variables["TESSERA_STORE"] = f"127.0.0.1:{listener.getsockname()[1]}"
-        del variables["TESSERA_BLACK_BOX"]  # of the rank whose variables these are
+        del variables["TESSERA_BLACK_BOX"]  # it belongs to the rank whose variables these are
         client = subprocess.Popen([fault_rank(context), "steady", "0", "shm", "5"], env=variables,
                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
@@ -117,7 +117,7 @@ def one_attack(chance, port, hello):
 
 
 def attacker(port, hello, go, stop, count):
-    """As fast as the listener lets it."""
+    """Connects as fast as the listener allows."""
     os.sched_setaffinity(0, {ATTACKER_CORE})
     chance = random.Random(port)
     while not stop.is_set():
@@ -171,7 +171,7 @@ def measure(context):
                                                ["attacked", spread([one["attacked"] for one in samples], digits=0)]])],
         bars=[at_least("connections on every listener", each, CONNECTIONS, "{:d}"),
               at_most("slower under attack", median(loss), SLOWER, "{:.3f}"),
-              at_least("the job went on until it was told to end", int(ok), 1, "{:d}")],
+              at_least("the job went on until it was asked to end", int(ok), 1, "{:d}")],
         notes=[f"Ports {sorted(ports)}; {total / (rounds * WINDOW):.0f} connections a second. The job has one "
                "core, the attacker another one.",
                f"Sockets open afterwards, by process: {open_sockets}."],
@@ -186,5 +186,5 @@ def one_round(counting, go, number):
     time.sleep(WINDOW)
     go.clear()
     end = time.monotonic()
-    time.sleep(0.5)  # until what has come is dealt with
+    time.sleep(0.5)  # until the listeners have handled what has arrived
     return {"round": number, "quiet": counting.rate(begin, middle), "attacked": counting.rate(middle, end)}

@@ -15,19 +15,19 @@ KILLS = 50
 PEER_KILLS = 6
 RANKS = 2
 SECONDS = 1.5
-PEER_CAP = 20        # seconds for a restart of the peer, then it counts as none
+PEER_CAP = 20        # seconds for a restart of the peer; a longer one counts as failed
 TRAINS_FOR = 0.2     # before the next kill
-# From the line's beginning: the launcher repeats the last lines of a rank that failed.
+# Anchored at the line's beginning, because the launcher repeats the last lines of a rank that failed.
 SAYS = re.compile(r"^(?:\[rank \d+\] )?rank (\d+) of generation (\d+) is process (\d+)")
 
 
 class Victims:
-    """Kills a rank of every generation in turn, and notes how long the next one took to train."""
+    """Kills one rank of each generation, and records how long it takes until the next generation trains."""
 
     def __init__(self, kills, stop):
         self.kills = kills
         self.stop = stop
-        self.ranks = {}      # of the youngest generation: rank to process
+        self.ranks = {}      # rank to process, in the newest generation
         self.generation = -1
         self.killed_at = None
         self.seconds = []
@@ -74,7 +74,7 @@ def ours(context, backend, kills):
 
 
 def peer(context):
-    """One restart in a job of its own: many never train again."""
+    """Each restart is measured in a job of its own, because many of these jobs never train again."""
     command = [*torchrun(context, RANKS, "--max-restarts", 1, "--master-addr", "127.0.0.1", "--master-port",
                          free_port()), peer_rank(context), "steady", 0]
     seconds, _ = kill_in_turn(command, 1, PEER_CAP + 10, PEER_VARIABLES)
@@ -82,7 +82,7 @@ def peer(context):
 
 
 def start_of(context, backend):
-    """From the start of the launcher to the first step, without any fault."""
+    """Seconds from the start of the launcher to the first step, without any fault."""
     began = time.monotonic()
     first = []
 

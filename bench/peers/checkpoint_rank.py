@@ -1,6 +1,6 @@
-"""One rank that saves and loads as others do: the peer of bench/checkpoint/main.cpp, with the same bytes and protocol.
+"""One rank that saves and loads with PyTorch: the peer of bench/checkpoint/main.cpp, with the same bytes and protocol.
 
-  checkpoint_rank.py FOLDER      variants: see VARIANTS; those that load take " cold" or " warm" behind their name
+  checkpoint_rank.py FOLDER      variants: see VARIANTS; those that load take " cold" or " warm" after their name
 
 The bytes of a rank are those of 100 tensors of 4 MiB. All ranks share the folder, which exists.
 """
@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 NUM_TENSORS = 100
 ROWS, COLUMNS = 1024, 1024  # of one rank's part of a tensor
-PIECE = 4 << 20             # bytes of one call of the system
+PIECE = 4 << 20             # bytes of one system call
 STEP_SIZE = 512             # of the matrices that a step of the training multiplies
 STEPS_ALONE = 150
 
@@ -45,7 +45,7 @@ def bring_to_disk(path):
 
 
 def forget(folder):
-    """Takes the files out of the page cache."""
+    """Removes the files from the page cache."""
     for path in Path(folder).rglob("*"):
         if path.is_file():
             descriptor = os.open(path, os.O_RDONLY)
@@ -67,7 +67,7 @@ class Rank:
         self.views = [memoryview(tensor.to_local().numpy()).cast("B") for tensor in self.target.values()]
         self.matrix = torch.randn(STEP_SIZE, STEP_SIZE)
 
-    # Each of these is timed from the moment when all ranks are there.
+    # Each of these is timed from a barrier of all ranks on.
 
     def raw_write(self):
         descriptor = os.open(self.folder / f"raw{self.rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
@@ -87,7 +87,7 @@ class Rank:
         dcp.save(self.state, checkpoint_id=self.folder / "dcp")
 
     def raw_read(self):
-        """Into the tensors that the others load, which have been used before."""
+        """Reads into the tensors that the other variants load into, whose pages have been used before."""
         descriptor = os.open(self.folder / f"raw{self.rank}", os.O_RDONLY)
         for view in self.views:
             if os.readv(descriptor, [view]) != PIECE:
@@ -95,7 +95,7 @@ class Rank:
         os.close(descriptor)
 
     def raw_read_small(self):
-        """Into 4 MiB, over and over: the caches of the processor hold them."""
+        """Reads into the same 4 MiB again and again, which stay in the processor's caches."""
         descriptor = os.open(self.folder / f"raw{self.rank}", os.O_RDONLY)
         buffer = memoryview(self.copy)[:PIECE]
         while os.readv(descriptor, [buffer]):
@@ -121,7 +121,7 @@ class Rank:
     # Protocol
 
     def clean(self):
-        """Without what an earlier turn left, and with a disk that has nothing to do."""
+        """Removes the files of earlier turns and waits until the disk is idle."""
         dist.barrier()
         if self.rank == 0:
             for path in self.folder.iterdir():
@@ -130,7 +130,7 @@ class Rank:
         dist.barrier()
 
     def timed(self, function):
-        """By the clock, and of the processor."""
+        """The time by the clock, and the processor time."""
         dist.barrier()
         began, used = time.perf_counter(), time.process_time()
         function()
@@ -150,7 +150,7 @@ class Rank:
         return self.timed(getattr(self, kind))
 
     def pause(self):
-        """A save behind the steps of a training: what it stops them for, and what a step then takes."""
+        """A save in the background of training steps: how long it stops them, and how long a step takes meanwhile."""
         self.clean()
         before = self.timed(self.steps_alone)["seconds"] / STEPS_ALONE
         dist.barrier()
@@ -167,7 +167,7 @@ class Rank:
         return {"seconds": paused, "step_alone": (before + after) / 2, "step_during": during / max(1, num_steps), "saving": during}
 
     def check(self):
-        """That what was loaded is what was saved."""
+        """Checks that a load returns the values that were saved."""
         self.dcp_load()
         if not all(torch.equal(self.target[name].to_local(), self.local[name]) for name in self.local):
             raise RuntimeError("another state was loaded than was saved")
@@ -182,7 +182,7 @@ class Rank:
             return self.pause()
         if kind == "memcpy":
             return self.timed(self.memcpy)
-        if kind == "fill":  # everything that the loads need
+        if kind == "fill":  # writes all files that the loads need
             self.clean()
             for save in (self.raw_write, self.torch_save, self.dcp_save, self.check):
                 save()

@@ -1,7 +1,7 @@
 """What PyTorch does with a damaged checkpoint: the peer of bench/checkpoint/corruption.cpp, with the same protocol.
 
   corruption_rank.py dcp|torch save FOLDER STEP    one of two ranks that save
-  corruption_rank.py dcp|torch load FOLDER STEP    one process that loads, to each line of its input
+  corruption_rank.py dcp|torch load FOLDER STEP    one process that loads once for each line of its input
 """
 
 import json
@@ -59,7 +59,7 @@ def answer(kind, folder, expected):
         return {"loaded": True, "same": same, "error": ""}
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a damaged pickle can raise anything, and so can what it calls
+    except BaseException as error:  # a damaged pickle, and the code that it calls, can raise anything
         return {"loaded": False, "same": False, "error": f"{type(error).__name__}: {error}"}
 
 

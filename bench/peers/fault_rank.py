@@ -1,4 +1,4 @@
-"""The faults of tests/fault/fault_rank.cpp with torch.distributed and Gloo, as users get them: defaults everywhere.
+"""The faults of tests/fault/fault_rank.cpp with torch.distributed and Gloo, with their default settings.
 
     fault_rank.py FAULT VICTIM
 """

@@ -19,7 +19,7 @@ from gpt import Block, Shape, loss_of, make_batch, make_model
 
 
 def shard(kind, model):
-    """A unit for each block, and one for what is left; options as they are by default."""
+    """A unit for each block, and one for the rest of the model; default options."""
     if kind == "fsdp2":
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         for block in model.blocks:

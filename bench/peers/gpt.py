@@ -9,7 +9,7 @@ from torch.nn import functional
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The defaults are the shape of which speeds are measured: 27 million parameters."""
+    """The defaults are the shape with which speeds are measured: 27 million parameters."""
     layers: int = 6
     width: int = 512
     heads: int = 8

@@ -4,7 +4,7 @@
 // says, and the processor's time as a multiple of a plain run's. The rounds take turns, so that a noisy machine
 // disturbs all of them alike.
 #include <tessera/intercept/memory_count.h>
-#include <tessera/recompute/checkpoint.h>
+#include <tessera/recompute/recompute.h>
 
 #include <ATen/ATen.h>
 
@@ -49,7 +49,7 @@ class Stack {
           y = blocks_[static_cast<std::size_t>(i)].ptr()->forward(y);
         return y;
       };
-      x = num_segments == 0 ? segment(x) : tessera::checkpoint(segment, x);
+      x = num_segments == 0 ? segment(x) : tessera::recompute(segment, x);
     }
     x.mean().backward();
   }

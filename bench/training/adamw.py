@@ -16,10 +16,10 @@ COPY_BYTES = 2 * 4 * NUM_PARAMETERS   # reads and writes
 OURS, LIBTORCH, PYTHON, MEMCPY = "ours", "libtorch", "fused", "memcpy"
 NAMES = {OURS: "tessera::optim::AdamW", LIBTORCH: "torch::optim::AdamW, C++",
          PYTHON: "torch.optim.AdamW(fused=True), Python", MEMCPY: "memcpy"}
-CONTESTANTS = [LIBTORCH, OURS, PYTHON, MEMCPY]  # those that are judged against each other are neighbours in time
+CONTESTANTS = [LIBTORCH, OURS, PYTHON, MEMCPY]  # contestants that are compared run one after the other
 AGAINST_LIBTORCH = 4.0
 AGAINST_PYTHON = 0.9
-# The same arithmetic, rounded elsewhere.
+# The same arithmetic, rounded at other places.
 TOLERANCE = 1e-6
 
 

@@ -39,7 +39,7 @@ class Contestant:
 
 OURS_FP32, OURS_BF16 = Contestant("C++", "fp32"), Contestant("C++", "bf16")
 PEER_FP32, PEER_BF16 = Contestant("Python", "fp32"), Contestant("Python", "bf16")
-# Those that are judged against each other are neighbours in time.
+# Contestants that are compared run one after the other.
 CONTESTANTS = [PEER_FP32, OURS_FP32, OURS_BF16, PEER_BF16]
 SPEEDS = [(OURS_BF16, OURS_FP32), (OURS_BF16, PEER_BF16), (PEER_BF16, PEER_FP32), (OURS_FP32, PEER_FP32)]
 

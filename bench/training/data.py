@@ -22,13 +22,13 @@ CONTESTANTS = {
 
 
 def write_tokens(path):
-    """A file of llm.c's whose tokens repeat a random stretch."""
+    """Writes a file in llm.c's format whose tokens repeat a random extent."""
     header = array.array("i", [20240520, 1, FILE_TOKENS] + [0] * 253)
-    stretch = os.urandom(2 << 20)
+    extent = os.urandom(2 << 20)
     with open(path, "wb") as file:
         file.write(header.tobytes())
-        for _ in range(FILE_TOKENS * 2 // len(stretch)):
-            file.write(stretch)
+        for _ in range(FILE_TOKENS * 2 // len(extent)):
+            file.write(extent)
 
 
 def measure(context):

@@ -1,4 +1,4 @@
-"""What watching costs: the same steps with and without an observer of everything, on two ranks."""
+"""What observing costs: the same steps without an observer and with one that has all outputs on, on two ranks."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ def measure(context):
         port = free_port()
         for rank in range(SIZE):
             ranks.start([program, rounds, folder], variables(rank, SIZE, "127.0.0.1", port), stdin=subprocess.PIPE)
-        # They stay until their input ends, so that their share of the machine can be told from that of others.
+        # The ranks stay until their input ends, so that their processor time can be separated from that of others.
         with Foreign([process.pid for process in ranks.processes]) as foreign:
             lines = [ranks.processes[0].stdout.readline() for _ in range(rounds + 1)]
             if not all(lines):
@@ -44,8 +44,8 @@ def measure(context):
             ["processor time in the training thread", f"{own:.3f} % of the step"],
             ["processor time of the observer's thread", spread(thread, digits=3, unit="% of the step")],
         ])],
-        # By the processor's time: both cores are busy, so that is what training loses. By the clock two rounds differ by
-        # more than what is to be seen.
+        # By processor time: both cores are busy, so this is the time that training loses. By the clock, two rounds
+        # differ by more than the cost that is to be measured.
         bars=[at_most("time lost to watching, % of the step", own + median(thread), BAR, "{:.3f}")],
         notes=[f"{rounds} rounds of 21 steps each way, {SIZE} ranks on all cores; others used {foreign.cores:.2f} cores.",
                f"A span costs {calls['span_ns']} ns, a call {calls['call_ns']} ns, a record {calls['record_ns']} ns.",

@@ -30,7 +30,7 @@ void GenerateOptions::check() const {
     faults += "\n  temperature is " + std::to_string(temperature()) + "; it must not be below 0";
   }
   if (top_k() < 0) faults += "\n  top_k is " + std::to_string(top_k()) + "; it must not be below 0";
-  const bool is_share = top_p() > 0 && top_p() <= 1;  // false for what is no number
+  const bool is_share = top_p() > 0 && top_p() <= 1;  // false for NaN
   if (!is_share) {
     faults += "\n  top_p is " + std::to_string(top_p()) + "; it must be above 0 and at most 1";
   }

@@ -12,8 +12,8 @@
 namespace tessera::models {
 namespace {
 
-/// [new tokens, all tokens]: which of them each new one sees. None when the kernel's own causal mask will do, which
-/// counts from the first token, or when the one new token sees all.
+/// [new tokens, all tokens]: which tokens each new one sees. None when all tokens are new, since the kernel's own
+/// causal mask counts from the first token, or when the only new token sees all.
 std::optional<at::Tensor> mask_for(std::int64_t num_new, std::int64_t num_all, const at::Tensor& like) {
   if (num_new == num_all || num_new == 1) return std::nullopt;
   return at::ones({num_new, num_all}, like.options().dtype(at::kBool).requires_grad(false)).tril(num_all - num_new);

@@ -48,7 +48,7 @@ class Gpt2BlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Gpt2Block);
 
-/// As every LayerNorm of the model.
+/// A LayerNorm with the settings of the model.
 torch::nn::LayerNorm make_gpt2_norm(const Gpt2Config& config);
 
 }  // namespace tessera::models

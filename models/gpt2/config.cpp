@@ -81,7 +81,7 @@ void Gpt2Config::check() const {
                              std::pair{"attention_dropout", attention_dropout()},
                              std::pair{"residual_dropout", residual_dropout()}};
   for (const auto& [key, value] : shares) {
-    const bool is_share = value >= 0 && value < 1;  // false for what is no number
+    const bool is_share = value >= 0 && value < 1;  // false for NaN
     if (!is_share) {
       faults += "\n  " + std::string(key) + " is " + std::to_string(value) + "; it must be at least 0 and below 1";
     }

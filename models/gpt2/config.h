@@ -52,7 +52,7 @@ struct Gpt2Config {
 
   std::int64_t inner_width() const { return mlp_width() == 0 ? 4 * width() : mlp_width(); }
   std::int64_t head_width() const { return width() / num_heads(); }
-  /// Of the model; the output layer is the token embedding, and counts once.
+  /// The parameters of the model. The output layer is the token embedding, and counts once.
   std::int64_t num_parameters() const;
 };
 

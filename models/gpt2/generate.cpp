@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "generation/sampler.h"
+#include "generation/token_sampler.h"
 
 namespace tessera::models {
 namespace {
@@ -27,7 +27,7 @@ class EvaluationScope {
   bool was_training_;
 };
 
-/// The logits behind the last token of a text that grows.
+/// The logits after the last token of a text that grows.
 class NextLogits {
  public:
   NextLogits(Gpt2Impl& model, std::int64_t batch, bool use_cache) : model_(model) {
@@ -36,7 +36,7 @@ class NextLogits {
 
   at::Tensor operator()(const at::Tensor& text) {
     const std::int64_t start = window_start(text.size(1), model_.config().context());
-    // Positions count from the start of the window: when that moves, nothing that was kept is of use.
+    // Positions count from the start of the window: when that moves, the cached keys and values are useless.
     if (cache_ && start != start_) cache_->clear();
     start_ = start;
     const std::int64_t num_seen = cache_ ? cache_->length() : 0;
@@ -63,7 +63,7 @@ at::Tensor generate(Gpt2& model, const at::Tensor& tokens, const GenerateOptions
   if (tokens.dim() != 2 || tokens.numel() == 0) {
     throw ConfigError("expected texts of at least one token, [batch, tokens], to continue");
   }
-  Sampler sampler(options);
+  TokenSampler sampler(options);
   const at::NoGradGuard no_grad;
   const EvaluationScope evaluation(*model);
   NextLogits next_logits(*model, tokens.size(0), options.use_cache());

@@ -1,7 +1,7 @@
 #include "gpt2/gpt2.h"
 
 #include <tessera/core/error.h>
-#include <tessera/recompute/checkpoint.h>
+#include <tessera/recompute/recompute.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
@@ -18,7 +18,7 @@
 namespace tessera::models {
 namespace {
 
-/// With a weight given, LibTorch draws none itself.
+/// When it is given a weight, LibTorch does not draw one.
 torch::nn::Embedding make_embedding(std::int64_t num_rows, std::int64_t width) {
   return torch::nn::Embedding(
       torch::nn::EmbeddingOptions(num_rows, width)._weight(at::zeros({num_rows, width}).requires_grad_()));
@@ -79,7 +79,7 @@ at::Tensor Gpt2Impl::features(const at::Tensor& tokens, KvCache* cache) {
   for (const auto& module : *h_) {
     const auto block = std::dynamic_pointer_cast<Gpt2BlockImpl>(module);
     const auto run = [block, cache, layer](const at::Tensor& input) { return block->forward(input, cache, layer); };
-    x = recomputes_ && cache == nullptr ? checkpoint(run, x) : run(x);
+    x = recomputes_ && cache == nullptr ? recompute(run, x) : run(x);
     ++layer;
   }
   if (cache != nullptr) cache->advance(num_tokens);

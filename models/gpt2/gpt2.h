@@ -27,7 +27,7 @@ class Gpt2Impl : public torch::nn::Module, public Recomputable {
   /// The mean over all tokens of -log p(target), in nats. A target of -100 does not count.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);
 
-  /// forward() in two halves: what the last block makes of the tokens, [batch, tokens, width], and the logits of that.
+  /// forward() in two halves: the normalised output of the last block, [batch, tokens, width], and the logits of it.
   /// With a cache the tokens follow those that it holds, and are added to it.
   at::Tensor features(const at::Tensor& tokens, KvCache* cache = nullptr);
   at::Tensor logits(const at::Tensor& features);

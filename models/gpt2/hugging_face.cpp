@@ -25,7 +25,7 @@ std::string shape_text(at::IntArrayRef shape) {
   return text.str();
 }
 
-/// What a message lists, one a line, and not without end.
+/// The faults that a message lists, one a line, up to a limit.
 class Faults {
  public:
   void add(const std::string& fault) {
@@ -113,7 +113,7 @@ Gpt2 load_gpt2(const std::filesystem::path& folder) {
 }
 
 void save_gpt2(const Gpt2& model, const std::filesystem::path& folder) {
-  // The note is what tells `transformers` whose tensors these are.
+  // `transformers` reads from this note which framework wrote the tensors.
   save_safetensors_folder(folder, to_hugging_face(model), {{"format", "pt"}});
   write_file_atomically(folder / "config.json", to_hugging_face_config(model->config()));
 }

@@ -25,7 +25,7 @@ class KvCache {
   /// Adds keys and values of new tokens, [batch, heads, tokens, head width], to a layer; returns all of that layer.
   /// Throws ConfigError when there is no room.
   std::pair<at::Tensor, at::Tensor> append(std::int64_t layer, const at::Tensor& keys, const at::Tensor& values);
-  /// After all layers were given them.
+  /// Counts the new tokens. Call it after append() for every layer.
   void advance(std::int64_t num_tokens) { length_ += num_tokens; }
 
  private:

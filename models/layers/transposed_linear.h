@@ -9,9 +9,9 @@
 namespace tessera::models {
 
 /// y = x W + b. As torch::nn::Linear, but the weight is kept the other way round, as Hugging Face's GPT-2 has it (there
-/// it is called Conv1D): so a checkpoint's files are read by `transformers` as they are. The bias is added inside the
-/// matrix product; for inputs of three dimensions LibTorch's own adds it in a pass of its own, which is slower and in
-/// bf16 gives other bits than Python.
+/// it is called Conv1D), so that `transformers` reads the files of a checkpoint as they are. The bias is added inside
+/// the matrix product. For inputs of three dimensions torch::nn::Linear adds it in a separate pass, which is slower and
+/// in bf16 gives other bits than Python.
 /// Weight and bias start as zeros; the model that holds it gives them their values.
 class TransposedLinearImpl : public torch::nn::Module {
  public:

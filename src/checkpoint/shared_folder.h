@@ -10,12 +10,12 @@
 #include <filesystem>
 #include <memory>
 
-#include "checkpoint/disk_file_system.h"
+#include "checkpoint/disk/disk_file_system.h"
 
 namespace tessera::checkpoints {
 
-/// A folder of checkpoints as one of the ranks that share it has it: where it is, how it is written, who the others
-/// are, and where people are told what happens in it. What saving, loading and cleaning up have in common.
+/// One rank's view of the checkpoint folder that ranks share: its path, its options, the other ranks, and the log and
+/// terminal for messages. Saving, loading and cleaning up all use it.
 class SharedFolder {
  public:
   SharedFolder(std::filesystem::path path, Communicator comm, const CheckpointOptions& options);
@@ -28,11 +28,12 @@ class SharedFolder {
 
   const Communicator& comm() const { return comm_; }
   bool leads() const { return comm_.rank() == 0; }
-  /// For what ranks say when they have written or read: a disk may take much longer than a message may.
-  Communicator patient() const;
+  /// For exchanges after ranks have written or read: a disk may take much longer than a message.
+  Communicator comm_for_long_waits() const;
 
   const Logger& log() const { return log_; }
-  /// How far a transfer of this rank is, while the line lives: rank 0 would have to ask for the bytes of the others.
+  /// Shows the progress of a transfer while the line lives. Only that of this rank: rank 0 would have to ask the others
+  /// for theirs.
   observe::TransferLine line_of(const char* verb, std::int64_t step, std::shared_ptr<const ByteCount> count) const;
   /// Does nothing when the options want no progress shown. Requires: nothing is under way that logs or draws.
   void show_on(std::shared_ptr<observe::Terminal> terminal);

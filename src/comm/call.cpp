@@ -2,20 +2,63 @@
 
 #include <tessera/core/error.h>
 #include <tessera/flight/clock.h>
+#include <tessera/flight/hang_report.h>
 
+#include <ATen/ATen.h>
 #include <ATen/core/ivalue.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
-
-#include "comm/agreement.h"
+#include <vector>
 
 namespace tessera::comm {
+namespace {
+
+constexpr std::int64_t kNoteBytes = 1024;
+
+at::Tensor note_of(const std::string& text) {
+  const at::Tensor note = at::zeros({kNoteBytes}, at::kByte);
+  std::memcpy(note.mutable_data_ptr(), text.data(), std::min<std::size_t>(text.size(), kNoteBytes - 1));
+  return note;
+}
+
+std::vector<flight::RankStatus> exchange(Group& group, const CallRecord& call) {
+  flight::Snapshot own;
+  own.groups.push_back({group.name(), group.size(), group.ranks()});
+  own.calls.push_back(call);
+  at::Tensor mine = note_of(flight::to_json(own));
+  at::Tensor all = at::empty({kNoteBytes * group.size()}, at::kByte);
+  group.backend(CommunicationStrategy::kBackend, kNoteBytes)._allgather_base(all, mine, {})->wait(kNoTimeout);
+  std::vector<flight::RankStatus> ranks;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    flight::RankStatus status;
+    status.rank = group.ranks()[static_cast<std::size_t>(rank)];
+    status.snapshot = flight::snapshot_from_json(
+        reinterpret_cast<const char*>(all.const_data_ptr<std::uint8_t>() + kNoteBytes * rank));
+    // The members' counters may differ by a call that one skipped. Only the calls they are about to make are compared.
+    status.snapshot->calls.front().sequence = call.sequence;
+    ranks.push_back(std::move(status));
+  }
+  return ranks;
+}
+
+}  // namespace
+
+void require_agreement(Group& group, const CallRecord& call) {
+  const auto report = flight::analyse("", true, 0, group.size(), exchange(group, call));
+  if (report.findings.empty()) return;
+  const flight::Finding& finding = report.findings.front();
+  std::string text = finding.what;
+  for (const std::string& detail : finding.details) text += "; " + detail;
+  throw ConfigError(text + "; " + finding.advice);
+}
 
 Call::Call(std::shared_ptr<Group> group, const char* operation, const at::Tensor& about,
            std::chrono::milliseconds timeout, const std::source_location& where)

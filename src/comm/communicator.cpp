@@ -4,9 +4,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <bit>
 #include <set>
 #include <utility>
 
+#include "comm/algorithms/tree_engine.h"
+#include "comm/call.h"
 #include "comm/engine/engine_backend.h"
 #include "comm/group.h"
 
@@ -79,8 +82,380 @@ bool Communicator::is_zero_copy(const at::Tensor& tensor) const {
   return tensor.is_contiguous() && group_->connection().is_zero_copy(tensor.const_data_ptr(), tensor.nbytes());
 }
 
+bool Communicator::shares_memory() const { return group_->connection().host_group != nullptr; }
+
 std::vector<CallRecord> Communicator::recent_calls() const { return group_->world().recorder->recent(); }
 
 c10::intrusive_ptr<c10d::ProcessGroup> Communicator::process_group() const { return group_->process_group(); }
+
+using namespace comm;  // NOLINT: the helpers of this module
+
+namespace {
+
+/// A view costs a microsecond or two, and most tensors here are flat already.
+at::Tensor flat(const at::Tensor& tensor) { return tensor.dim() == 1 ? tensor : tensor.view({-1}); }
+
+void require_piece(Call& call, const at::Tensor& whole, const at::Tensor& piece, std::int64_t count) {
+  if (!whole.is_contiguous() || !piece.is_contiguous()) call.refuse("both tensors must be contiguous");
+  if (whole.scalar_type() != piece.scalar_type()) call.refuse("both tensors must have one type");
+  if (piece.numel() != count) {
+    call.refuse("expected a piece of " + std::to_string(count) + " elements on this rank, found " +
+                std::to_string(piece.numel()));
+  }
+}
+
+}  // namespace
+
+// ---- all_reduce, broadcast, reduce: in place ------------------------------------------------------------------------
+
+Work Communicator::start_all_reduce(const at::Tensor& tensor, ReduceOp op, bool async, const Where& where) const {
+  Call call(group_, "all_reduce", tensor, settings_.timeout, where);
+  check_op(call, tensor, op);
+  std::vector<at::Tensor> tensors{in_place(call, tensor)};
+  auto options = options_for<c10d::AllreduceOptions>(settings_.timeout, async);
+  options.reduceOp = comm::to_c10d(op);
+  return call.keep(tensors.front()).start([&] { return route(tensor).allreduce(tensors, options); });
+}
+
+void Communicator::all_reduce(at::Tensor tensor, ReduceOp op, Where where) const {
+  start_all_reduce(tensor, op, false, where).wait();
+}
+Work Communicator::all_reduce_async(at::Tensor tensor, ReduceOp op, Where where) const {
+  return start_all_reduce(tensor, op, true, where);
+}
+
+Work Communicator::start_broadcast(const at::Tensor& tensor, int root, bool async, const Where& where) const {
+  Call call(group_, "broadcast", tensor, settings_.timeout, where);
+  check_rank(call, root, size(), "root");
+  std::vector<at::Tensor> tensors{in_place(call, tensor)};
+  auto options = options_for<c10d::BroadcastOptions>(settings_.timeout, async);
+  options.rootRank = root;
+  return call.keep(tensors.front()).start([&] { return route(tensor).broadcast(tensors, options); });
+}
+
+void Communicator::broadcast(at::Tensor tensor, int root, Where where) const {
+  start_broadcast(tensor, root, false, where).wait();
+}
+Work Communicator::broadcast_async(at::Tensor tensor, int root, Where where) const {
+  return start_broadcast(tensor, root, true, where);
+}
+
+Work Communicator::start_reduce(const at::Tensor& tensor, int root, ReduceOp op, bool async, const Where& where) const {
+  Call call(group_, "reduce", tensor, settings_.timeout, where);
+  check_rank(call, root, size(), "root");
+  check_op(call, tensor, op);
+  std::vector<at::Tensor> tensors{rank() == root ? in_place(call, tensor) : tensor.contiguous()};
+  auto options = options_for<c10d::ReduceOptions>(settings_.timeout, async);
+  options.rootRank = root;
+  options.reduceOp = comm::to_c10d(op);
+  return call.keep(tensors.front()).start([&] { return route(tensor).reduce(tensors, options); });
+}
+
+void Communicator::reduce(at::Tensor tensor, int root, ReduceOp op, Where where) const {
+  start_reduce(tensor, root, op, false, where).wait();
+}
+Work Communicator::reduce_async(at::Tensor tensor, int root, ReduceOp op, Where where) const {
+  return start_reduce(tensor, root, op, true, where);
+}
+
+at::Tensor Communicator::all_reduce_contributions(const std::vector<at::Tensor>& contributions, Where where) const {
+  Call call(group_, "all_reduce_contributions", contributions.empty() ? at::Tensor() : contributions.front(),
+            settings_.timeout, where);
+  if (!std::has_single_bit(contributions.size()) || !std::has_single_bit(static_cast<unsigned>(size()))) {
+    call.refuse("expected a power of two of contributions on a power of two of ranks, found " +
+                std::to_string(contributions.size()) + " on " + std::to_string(size()));
+  }
+  std::vector<at::Tensor> copies;
+  std::vector<comm::Buffer> buffers;
+  for (const at::Tensor& contribution : contributions) {
+    call.require(contribution.is_floating_point() && contribution.sizes() == contributions.front().sizes() &&
+                     contribution.scalar_type() == contributions.front().scalar_type(),
+                 "contributions must be floating-point tensors of one shape and type");
+    copies.push_back(contribution.detach().clone(at::MemoryFormat::Contiguous));
+    buffers.push_back(comm::buffer_of(copies.back()));
+  }
+  comm::sum_as_tree(buffers);
+  std::vector<at::Tensor> tensors{copies.front()};
+  const auto options = options_for<c10d::AllreduceOptions>(settings_.timeout, false);
+  return call.result(tensors.front())
+      .start([&] { return group_->backend(CommunicationStrategy::kTree, 0).allreduce(tensors, options); })
+      .result();
+}
+
+// ---- all_gather -----------------------------------------------------------------------------------------------------
+
+Work Communicator::start_all_gather_into(Call& call, const at::Tensor& whole, const at::Tensor& piece,
+                                         const Sizes& counts, bool async) const {
+  const auto options = options_for<c10d::AllgatherOptions>(settings_.timeout, async);
+  require_piece(call, whole, piece, counts[static_cast<std::size_t>(rank())]);
+  at::Tensor out = flat(whole);
+  at::Tensor in = flat(piece);
+  call.keep(out).keep(in);
+  return call.start([&] {
+    c10d::Backend& backend = route(whole);
+    if (all_same(counts)) return backend._allgather_base(out, in, options);
+    std::vector<std::vector<at::Tensor>> outputs{cut(out, counts)};
+    std::vector<at::Tensor> inputs{in};
+    return backend.allgather(outputs, inputs, options);
+  });
+}
+
+Work Communicator::start_all_gather(const at::Tensor& piece, std::int64_t dim, const Sizes& sizes, bool async,
+                                    const Where& where) const {
+  Call call(group_, "all_gather", piece, settings_.timeout, where);
+  const at::Tensor rows = dim_first(call, piece, dim);
+  const std::int64_t total = sizes.empty() ? rows.size(0) * size() : c10::sum_integers(sizes);
+  Sizes counts = checked_sizes(call, sizes, size(), total);
+  const std::int64_t row = elements_per_row(rows);
+  for (auto& count : counts) count *= row;
+  const at::Tensor whole = with_rows(rows, total);
+  give_back(call, whole, dim);
+  return start_all_gather_into(call, whole, rows, counts, async);
+}
+
+at::Tensor Communicator::all_gather(const at::Tensor& piece, std::int64_t dim, Where where) const {
+  return start_all_gather(piece, dim, {}, false, where).result();
+}
+at::Tensor Communicator::all_gather(const at::Tensor& piece, std::int64_t dim, const Sizes& sizes, Where where) const {
+  return start_all_gather(piece, dim, sizes, false, where).result();
+}
+Work Communicator::all_gather_async(const at::Tensor& piece, std::int64_t dim, Where where) const {
+  return start_all_gather(piece, dim, {}, true, where);
+}
+Work Communicator::all_gather_async(const at::Tensor& piece, std::int64_t dim, const Sizes& sizes, Where where) const {
+  return start_all_gather(piece, dim, sizes, true, where);
+}
+Work Communicator::all_gather_into_async(at::Tensor whole, const at::Tensor& piece, const Sizes& counts,
+                                         Where where) const {
+  Call call(group_, "all_gather", whole, settings_.timeout, where);
+  return start_all_gather_into(call, whole, piece, checked_sizes(call, counts, size(), whole.numel()), true);
+}
+void Communicator::all_gather_into(at::Tensor whole, const at::Tensor& piece, const Sizes& counts, Where where) const {
+  Call call(group_, "all_gather", whole, settings_.timeout, where);
+  start_all_gather_into(call, whole, piece, checked_sizes(call, counts, size(), whole.numel()), false).wait();
+}
+
+// ---- reduce_scatter -------------------------------------------------------------------------------------------------
+
+Work Communicator::start_reduce_scatter_into(Call& call, const at::Tensor& piece, const at::Tensor& whole, ReduceOp op,
+                                             const Sizes& counts, bool async) const {
+  auto options = options_for<c10d::ReduceScatterOptions>(settings_.timeout, async);
+  options.reduceOp = comm::to_c10d(op);
+  check_op(call, whole, op);
+  require_piece(call, whole, piece, counts[static_cast<std::size_t>(rank())]);
+  at::Tensor out = flat(piece);
+  at::Tensor in = flat(whole);
+  call.keep(out).keep(in);
+  return call.start([&] {
+    c10d::Backend& backend = route(whole);
+    if (all_same(counts)) return backend._reduce_scatter_base(out, in, options);
+    std::vector<at::Tensor> outputs{out};
+    std::vector<std::vector<at::Tensor>> inputs{cut(in, counts)};
+    return backend.reduce_scatter(outputs, inputs, options);
+  });
+}
+
+Work Communicator::start_reduce_scatter(const at::Tensor& whole, ReduceOp op, std::int64_t dim, const Sizes& sizes,
+                                        bool async, const Where& where) const {
+  Call call(group_, "reduce_scatter", whole, settings_.timeout, where);
+  const at::Tensor rows = dim_first(call, whole, dim);
+  Sizes counts = checked_sizes(call, sizes, size(), rows.size(0));
+  const at::Tensor piece = with_rows(rows, counts[static_cast<std::size_t>(rank())]);
+  const std::int64_t row = elements_per_row(rows);
+  for (auto& count : counts) count *= row;
+  give_back(call, piece, dim);
+  return start_reduce_scatter_into(call, piece, rows, op, counts, async);
+}
+
+at::Tensor Communicator::reduce_scatter(const at::Tensor& whole, ReduceOp op, std::int64_t dim, Where where) const {
+  return start_reduce_scatter(whole, op, dim, {}, false, where).result();
+}
+at::Tensor Communicator::reduce_scatter(const at::Tensor& whole, ReduceOp op, std::int64_t dim, const Sizes& sizes,
+                                        Where where) const {
+  return start_reduce_scatter(whole, op, dim, sizes, false, where).result();
+}
+Work Communicator::reduce_scatter_async(const at::Tensor& whole, ReduceOp op, std::int64_t dim, Where where) const {
+  return start_reduce_scatter(whole, op, dim, {}, true, where);
+}
+Work Communicator::reduce_scatter_async(const at::Tensor& whole, ReduceOp op, std::int64_t dim, const Sizes& sizes,
+                                        Where where) const {
+  return start_reduce_scatter(whole, op, dim, sizes, true, where);
+}
+Work Communicator::reduce_scatter_into_async(at::Tensor piece, const at::Tensor& whole, ReduceOp op,
+                                             const Sizes& counts, Where where) const {
+  Call call(group_, "reduce_scatter", whole, settings_.timeout, where);
+  return start_reduce_scatter_into(call, piece, whole, op, checked_sizes(call, counts, size(), whole.numel()), true);
+}
+void Communicator::reduce_scatter_into(at::Tensor piece, const at::Tensor& whole, ReduceOp op, const Sizes& counts,
+                                       Where where) const {
+  Call call(group_, "reduce_scatter", whole, settings_.timeout, where);
+  start_reduce_scatter_into(call, piece, whole, op, checked_sizes(call, counts, size(), whole.numel()), false).wait();
+}
+
+// ---- barrier --------------------------------------------------------------------------------------------------------
+
+Work Communicator::start_barrier(bool async, const Where& where) const {
+  Call call(group_, "barrier", at::Tensor(), settings_.timeout, where);
+  return call.start([&] {
+    return group_->backend(settings_.strategy, 0).barrier(options_for<c10d::BarrierOptions>(settings_.timeout, async));
+  });
+}
+void Communicator::barrier(Where where) const { start_barrier(false, where).wait(); }
+Work Communicator::barrier_async(Where where) const { return start_barrier(true, where); }
+
+c10d::Backend& Communicator::route(const at::Tensor& tensor) const {
+  return group_->backend(settings_.strategy, static_cast<std::int64_t>(tensor.nbytes()));
+}
+
+using namespace comm;  // NOLINT: the helpers of this module
+
+// ---- gather and scatter ---------------------------------------------------------------------------------------------
+
+Work Communicator::start_gather(const at::Tensor& piece, int root, std::int64_t dim, const Sizes& sizes, bool async,
+                                const Where& where) const {
+  Call call(group_, "gather", piece, settings_.timeout, where);
+  check_rank(call, root, size(), "root");
+  const at::Tensor rows = dim_first(call, piece, dim);
+  const std::int64_t total = sizes.empty() ? rows.size(0) * size() : c10::sum_integers(sizes);
+  const Sizes extents = checked_sizes(call, sizes, size(), total);
+  const std::int64_t own = extents[static_cast<std::size_t>(rank())];
+  if (rows.size(0) != own) {
+    call.refuse("this rank's piece has " + std::to_string(rows.size(0)) + " along that dimension, not the " +
+                std::to_string(own) + " that `sizes` says");
+  }
+  std::vector<std::vector<at::Tensor>> outputs;
+  if (rank() == root) {
+    const at::Tensor whole = with_rows(rows, total);
+    give_back(call, whole, dim);
+    outputs.push_back(cut(whole, extents));
+  }
+  std::vector<at::Tensor> inputs{rows};
+  auto options = options_for<c10d::GatherOptions>(settings_.timeout, async);
+  options.rootRank = root;
+  return call.keep(rows).start([&] { return group_->connection().backend->gather(outputs, inputs, options); });
+}
+
+at::Tensor Communicator::gather(const at::Tensor& piece, int root, std::int64_t dim, const Sizes& sizes,
+                                Where where) const {
+  Work work = start_gather(piece, root, dim, sizes, false, where);
+  if (rank() == root) return work.result();
+  work.wait();
+  return {};
+}
+Work Communicator::gather_async(const at::Tensor& piece, int root, std::int64_t dim, const Sizes& sizes,
+                                Where where) const {
+  return start_gather(piece, root, dim, sizes, true, where);
+}
+
+Work Communicator::start_scatter(const at::Tensor& whole, int root, std::int64_t dim, const Sizes& sizes, bool async,
+                                 const Where& where) const {
+  Call call(group_, "scatter", whole, settings_.timeout, where);
+  check_rank(call, root, size(), "root");
+  std::int64_t first = dim;
+  const bool is_root = rank() == root;
+  // Only the root's values matter. The tensors of the others only give the shape and are not copied.
+  const at::Tensor rows = is_root ? dim_first(call, whole, dim) : whole.movedim(first, 0);
+  if (dim < 0) dim += whole.dim();
+  const Sizes extents = checked_sizes(call, sizes, size(), rows.size(0));
+  const at::Tensor piece = with_rows(rows, extents[static_cast<std::size_t>(rank())]);
+  give_back(call, piece, dim);
+  std::vector<at::Tensor> outputs{piece};
+  std::vector<std::vector<at::Tensor>> inputs;
+  if (is_root) inputs.push_back(cut(rows, extents));
+  auto options = options_for<c10d::ScatterOptions>(settings_.timeout, async);
+  options.rootRank = root;
+  return call.keep(rows).keep(piece).start(
+      [&] { return group_->connection().backend->scatter(outputs, inputs, options); });
+}
+
+at::Tensor Communicator::scatter(const at::Tensor& whole, int root, std::int64_t dim, const Sizes& sizes,
+                                 Where where) const {
+  return start_scatter(whole, root, dim, sizes, false, where).result();
+}
+Work Communicator::scatter_async(const at::Tensor& whole, int root, std::int64_t dim, const Sizes& sizes,
+                                 Where where) const {
+  return start_scatter(whole, root, dim, sizes, true, where);
+}
+
+// ---- all_to_all -----------------------------------------------------------------------------------------------------
+
+Work Communicator::start_all_to_all(const at::Tensor& tensor, std::int64_t dim, const Sizes& send_sizes,
+                                    const Sizes& recv_sizes, bool async, const Where& where) const {
+  Call call(group_, "all_to_all", tensor, settings_.timeout, where);
+  call.require(send_sizes.empty() == recv_sizes.empty(), "give both the sizes sent and the sizes received, or neither");
+  at::Tensor rows = dim_first(call, tensor, dim);
+  Sizes out = checked_sizes(call, send_sizes, size(), rows.size(0));
+  const std::int64_t arriving = recv_sizes.empty() ? rows.size(0) : c10::sum_integers(recv_sizes);
+  Sizes in = checked_sizes(call, recv_sizes, size(), arriving);
+  at::Tensor received = with_rows(rows, arriving);
+  give_back(call, received, dim);
+  return call.keep(rows).keep(received).start([&] {
+    return group_->connection().backend->alltoall_base(received, rows, in, out,
+                                                       options_for<c10d::AllToAllOptions>(settings_.timeout, async));
+  });
+}
+
+at::Tensor Communicator::all_to_all(const at::Tensor& tensor, std::int64_t dim, const Sizes& send_sizes,
+                                    const Sizes& recv_sizes, Where where) const {
+  return start_all_to_all(tensor, dim, send_sizes, recv_sizes, false, where).result();
+}
+Work Communicator::all_to_all_async(const at::Tensor& tensor, std::int64_t dim, const Sizes& send_sizes,
+                                    const Sizes& recv_sizes, Where where) const {
+  return start_all_to_all(tensor, dim, send_sizes, recv_sizes, true, where);
+}
+
+// ---- send and recv --------------------------------------------------------------------------------------------------
+
+Work Communicator::start_send(const at::Tensor& tensor, int to, bool async, const Where& where) const {
+  Call call(group_, "send", tensor, settings_.timeout, where);
+  check_rank(call, to, size(), "the receiver");
+  call.require(to != rank(), "a rank does not send to itself; copy the tensor");
+  const at::Tensor data = tensor.contiguous();
+  call.keep(data);
+  const Connection& connection = group_->connection();
+  if (!connection.transport) {
+    std::vector<at::Tensor> tensors{data};
+    return call.start([&] { return connection.backend->send(tensors, to, kUserChannel); });
+  }
+  return call.start([&] {
+    auto transfer = connection.transport->send(buffer_of(data).bytes(), to, kUserChannel);
+    if (async) connection.transport->progress_in_background();
+    return transfer;
+  });
+}
+
+Work Communicator::start_recv(const at::Tensor& tensor, int from, bool async, const Where& where) const {
+  Call call(group_, "recv", tensor, settings_.timeout, where);
+  check_rank(call, from, size(), "the sender");
+  call.require(from != rank(), "a rank does not receive from itself; copy the tensor");
+  const at::Tensor data = in_place(call, tensor);
+  call.keep(data).result(tensor);
+  const Connection& connection = group_->connection();
+  if (!connection.transport) {
+    std::vector<at::Tensor> tensors{data};
+    return call.start([&] { return connection.backend->recv(tensors, from, kUserChannel); });
+  }
+  return call.start([&] {
+    auto transfer = connection.transport->recv(buffer_of(data).bytes(), from, kUserChannel);
+    if (async) connection.transport->progress_in_background();
+    return transfer;
+  });
+}
+
+void Communicator::send(const at::Tensor& tensor, int to, Where where) const {
+  start_send(tensor, to, false, where).wait();
+}
+Work Communicator::send_async(const at::Tensor& tensor, int to, Where where) const {
+  return start_send(tensor, to, true, where);
+}
+void Communicator::recv(at::Tensor tensor, int from, Where where) const {
+  start_recv(tensor, from, false, where).wait();
+}
+Work Communicator::recv_async(at::Tensor tensor, int from, Where where) const {
+  return start_recv(tensor, from, true, where);
+}
+at::Tensor Communicator::recv(at::IntArrayRef shape, const at::TensorOptions& options, int from, Where where) const {
+  return start_recv(at::empty(shape, options), from, false, where).result();
+}
 
 }  // namespace tessera

@@ -33,7 +33,7 @@ Group::~Group() {
   for (auto& message : adopted_) {
     try {
       if (message.outgoing) message.transfer->wait(deadline);
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): nobody is left to tell
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): a destructor cannot report it
     }
   }
 }
@@ -59,14 +59,14 @@ const comm::Connection& Group::connection() {
   try {
     connection_ = world_->connector->connect(request());
   } catch (const c10::Error& error) {
-    // Mostly of the store, and not every way here leads through a Call.
+    // Mostly an error of the store. Not every caller is a Call, which would translate it.
     throw CommError("the group " + name_ + " cannot be connected: " + error.what_without_backtrace());
   }
   return *connection_;
 }
 
 c10d::Backend& Group::backend(CommunicationStrategy strategy, std::int64_t num_bytes) {
-  if (strategy == CommunicationStrategy::kAllReduce) {
+  if (strategy == CommunicationStrategy::kBackend) {
     if (!connection_) connection();
     return *connection_->backend;
   }
@@ -117,7 +117,8 @@ void Group::adopt(std::unique_ptr<Transfer> transfer, std::vector<at::Tensor> ke
 }
 
 std::string Group::child_name(const std::vector<int>& world_ranks, const std::string& name) {
-  // The members alone know of the group, so its name must follow from what they all pass: the ranks, and how often.
+  // Only the members take part, so the name must follow from what all of them pass: the ranks, the name, and the number
+  // of earlier calls with both.
   std::string key;
   for (const int rank : world_ranks) key += std::to_string(rank) + ",";
   key.pop_back();

@@ -30,19 +30,19 @@ class Group {
   const std::vector<int>& ranks() const { return ranks_; }
   comm::WorldContext& world() const { return *world_; }
   const std::shared_ptr<comm::WorldContext>& shared_world() const { return world_; }
-  /// Collectives and messages are counted apart: all members make the same collectives, but not the same messages.
+  /// Counts collectives and messages separately: all members make the same collectives, but not the same messages.
   std::uint64_t next_sequence(bool is_collective) { return is_collective ? ++num_collectives_ : ++num_messages_; }
-  /// Its number in the world's recorder.
+  /// The number of this group in the world's recorder.
   std::uint32_t recorded_as() const { return recorded_as_; }
   bool spans_nodes() const { return spans_nodes_; }
 
   /// Blocks: at the first call, until the members are connected.
   const comm::Connection& connection();
-  /// The backend that carries `num_bytes` by `strategy`; the adaptive one is settled here.
+  /// The backend that carries `num_bytes` by `strategy`. Resolves the adaptive strategy.
   c10d::Backend& backend(CommunicationStrategy strategy, std::int64_t num_bytes);
   c10::intrusive_ptr<c10d::ProcessGroup> process_group();
 
-  /// Keeps a message that nobody waits for, and the tensors that it moves, until it is done.
+  /// Keeps a message that no caller waits for, and the tensors that it moves, until it is done.
   void adopt(std::unique_ptr<Transfer> transfer, std::vector<at::Tensor> kept, bool outgoing);
 
   /// A name for a new subgroup, the same on all its members and different from every other.
@@ -66,7 +66,7 @@ class Group {
   std::array<c10::intrusive_ptr<c10d::Backend>, 5> backends_;  // by strategy
   c10::intrusive_ptr<c10d::ProcessGroup> process_group_;
   std::map<std::string, int> children_;
-  /// Declared so that a message ends before the tensors that it moves, and both before the connection.
+  /// The order of the members destroys a message before its tensors, and both before the connection.
   struct Adopted {
     std::vector<at::Tensor> kept;
     std::unique_ptr<Transfer> transfer;

@@ -1,14 +1,91 @@
 #include "comm/launch_environment.h"
 
+#include <tessera/comm/topology.h>
 #include <tessera/core/error.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <sstream>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "comm/socket_address.h"
+
+namespace tessera {
+
+Topology::Topology(Kind kind, int num_ranks, int num_nodes, int ranks_per_node)
+    : kind_(kind), num_ranks_(num_ranks), num_nodes_(num_nodes), ranks_per_node_(ranks_per_node) {}
+
+Topology Topology::blocks(int num_ranks, int ranks_per_node) {
+  if (num_ranks < 1 || ranks_per_node < 1) {
+    throw ConfigError("a topology needs at least one rank and one rank a node; found " + std::to_string(num_ranks) +
+                      " and " + std::to_string(ranks_per_node));
+  }
+  return {Kind::kBlocks, num_ranks, (num_ranks + ranks_per_node - 1) / ranks_per_node, ranks_per_node};
+}
+
+Topology Topology::cyclic(int num_ranks, int num_nodes) {
+  if (num_nodes < 1 || num_nodes > num_ranks) {
+    throw ConfigError(std::to_string(num_ranks) + " ranks cannot be dealt to " + std::to_string(num_nodes) + " nodes");
+  }
+  return {Kind::kCyclic, num_ranks, num_nodes, 0};
+}
+
+Topology Topology::table(std::vector<int> node_of_rank) {
+  if (node_of_rank.empty()) throw ConfigError("a topology needs at least one rank");
+  const int num_nodes = *std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1;
+  Topology topology(Kind::kTable, static_cast<int>(node_of_rank.size()), num_nodes, 0);
+  topology.table_ = std::move(node_of_rank);
+  return topology;
+}
+
+int Topology::node_of(int rank) const {
+  switch (kind_) {
+    case Kind::kBlocks:
+      return rank / ranks_per_node_;
+    case Kind::kCyclic:
+      return rank % num_nodes_;
+    case Kind::kTable:
+      break;
+  }
+  return table_[static_cast<std::size_t>(rank)];
+}
+
+int Topology::local_rank_of(int rank) const {
+  switch (kind_) {
+    case Kind::kBlocks:
+      return rank % ranks_per_node_;
+    case Kind::kCyclic:
+      return rank / num_nodes_;
+    case Kind::kTable:
+      break;
+  }
+  return static_cast<int>(std::count(table_.begin(), table_.begin() + rank, node_of(rank)));
+}
+
+int Topology::num_ranks_on(int node) const {
+  switch (kind_) {
+    case Kind::kBlocks:
+      return std::min(ranks_per_node_, num_ranks_ - node * ranks_per_node_);
+    case Kind::kCyclic:
+      return (num_ranks_ - node + num_nodes_ - 1) / num_nodes_;
+    case Kind::kTable:
+      break;
+  }
+  return static_cast<int>(std::count(table_.begin(), table_.end(), node));
+}
+
+std::vector<int> Topology::ranks_on(int node) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < num_ranks_; ++rank) {
+    if (node_of(rank) == node) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+}  // namespace tessera
 
 namespace tessera::comm {
 namespace {
@@ -91,9 +168,10 @@ LaunchEnvironment from_torchrun(const GetVariable& get) {
   return launch;
 }
 
-/// mpirun tells no number of the node. Ranks are laid out by node or in turns, and the local rank shows which.
+/// mpirun does not give the number of the node. It fills the nodes one after another or deals the ranks to them in
+/// turn; the local rank shows which of the two.
 int node_under_mpirun(const LaunchEnvironment& launch) {
-  if (launch.local_size < 1) return 0;  // refused later, with all numbers
+  if (launch.local_size < 1) return 0;  // check() refuses it, with all numbers
   const int num_nodes = (launch.size + launch.local_size - 1) / launch.local_size;
   const bool by_node = launch.rank % launch.local_size == launch.local_rank;
   return by_node ? launch.rank / launch.local_size : launch.rank % num_nodes;
@@ -173,11 +251,11 @@ LaunchEnvironment from_srun(const GetVariable& get) {
   read_master(variables, launch);
   if (launch.master_address.empty()) {
     const auto nodes = variables.text("SLURM_STEP_NODELIST");
-    // Nobody else needs to reach a job on one node.
+    // No other host needs to reach a job on one node.
     launch.master_address = nodes && num_nodes > 1 ? first_host(*nodes) : "127.0.0.1";
   }
   if (launch.master_port == 0) {
-    // srun reserves no port unless asked to; a job's number spreads jobs over a range.
+    // By default srun reserves no port. Ports that are derived from the job's number spread jobs over a range.
     const auto reserved = variables.text("SLURM_STEP_RESV_PORTS");
     launch.master_port =
         reserved

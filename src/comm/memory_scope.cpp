@@ -10,11 +10,11 @@
 namespace tessera {
 namespace {
 
-/// Where this thread's tensors go; null: where they always go.
+/// The allocator of this thread's tensors; null: the usual one.
 thread_local c10::Allocator* chosen = nullptr;
 
-/// LibTorch has one CPU allocator for the process. While a scope lives it is this one, which leaves the tensors of
-/// other threads where they belong. It is never destroyed: a tensor made inside a scope keeps a pointer to it.
+/// LibTorch has one CPU allocator for the process. While any scope lives, it is this one, which forwards to the usual
+/// allocator on threads without a scope. It is never destroyed: a tensor made inside a scope keeps a pointer to it.
 class ByThread : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t num_bytes) override {

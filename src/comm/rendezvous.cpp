@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "comm/job_store.h"
-#include "comm/secure_store.h"
 #include "comm/socket_address.h"
 
 namespace tessera::comm {
@@ -20,16 +19,16 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kHostLingers{1000};
 
-/// How the processes of one generation agree on what they are, in the store that they have reached.
+/// How the processes of one generation agree on their topology, through the store that they have reached.
 class Agreement {
  public:
   Agreement(store::StoreClient& client, const LaunchEnvironment& launch, std::string prefix, milliseconds timeout)
       : client_(client), launch_(launch), prefix_(std::move(prefix)), timeout_(timeout) {}
 
   /// Note [Agreeing on the nodes]
-  /// Each rank knows its own node only. It counts itself against the two regular layouts; the last to come reads the
-  /// counts and publishes the verdict. A few messages a rank, whatever the size of the job; only an irregular layout
-  /// needs the table.
+  /// Each rank knows only its own node. It counts itself for each of the two regular layouts that its node does not
+  /// fit. The last rank to arrive reads the counts and publishes the layout. That is a few messages a rank, whatever
+  /// the size of the job; only an irregular layout needs the table.
   Topology topology() {
     const Topology blocks = Topology::blocks(launch_.size, launch_.local_size);
     const Topology cyclic = Topology::cyclic(launch_.size, launch_.num_nodes);
@@ -37,7 +36,7 @@ class Agreement {
       if (!fits(blocks)) add("not_blocks", 1);
       if (!fits(cyclic)) add("not_cyclic", 1);
     }
-    client_.set(node_key(launch_.rank), std::to_string(launch_.node));  // also tells who came
+    client_.set(node_key(launch_.rank), std::to_string(launch_.node));  // also shows that this rank came
     const std::int64_t arrived = add("arrived", 1);
     if (arrived == launch_.size) {
       const bool regular = launch_.num_nodes == 1 || add("not_blocks", 0) == 0;
@@ -47,7 +46,7 @@ class Agreement {
     return verdict == "blocks" ? blocks : verdict == "cyclic" ? cyclic : Topology::table(nodes_of_all());
   }
 
-  /// Rank 0 may end right after this, and its store with it: not before all have read what they came for.
+  /// Rank 0 may end right after this, and its store with it. So it waits here until all ranks have read the topology.
   void part() {
     const bool last = add("read", 1) == launch_.size;
     if (launch_.rank == 0) {
@@ -57,7 +56,7 @@ class Agreement {
     if (!last) return;
     try {
       client_.set(prefix_ + "all_read", "yes");
-    } catch (const CommError&) {  // NOLINT(bugprone-empty-catch): rank 0 heard it, and was gone before it answered
+    } catch (const CommError&) {  // NOLINT(bugprone-empty-catch): rank 0 got it, and ended before it answered
     }
   }
 
@@ -81,7 +80,7 @@ class Agreement {
   }
 
   std::string wait_for_verdict(std::int64_t arrived) {
-    // The host gives up last: the others still ask it how many came.
+    // The host of the store gives up last, because the others still ask it how many ranks came.
     const bool hosts = launch_.rank == 0 && rank_zero_hosts(launch_);
     try {
       return client_.get(prefix_ + "topology", hosts ? timeout_ + kHostLingers : timeout_);
@@ -92,7 +91,7 @@ class Agreement {
     }
   }
 
-  /// How many have come, or at least how many had when this rank did.
+  /// How many ranks have come; if the store is lost, at least as many as when this rank came.
   std::string count_text(std::int64_t at_least) {
     try {
       return std::to_string(add("arrived", 0));
@@ -101,7 +100,8 @@ class Agreement {
     }
   }
 
-  /// Who has not come. In a large job only the first that asks is told, or all would ask for all.
+  /// Names the ranks that have not come. In a large job only the first rank that asks gets them; otherwise every rank
+  /// would query all keys.
   std::string missing_text() {
     constexpr int kFew = 64;
     try {
@@ -139,11 +139,12 @@ Rendezvous meet(const LaunchEnvironment& launch, const std::optional<store::Secr
   const std::string prefix = "tessera/" + launch.generation;
   Agreement agreement(*place->client, launch, prefix + "/", timeout);
   rendezvous.topology = agreement.topology();
-  // All are connected: the way in can be closed, and a job that is killed later leaves no file behind.
+  // All ranks are connected, so the secret need not be published any longer. A job that is killed later then leaves no
+  // file behind.
   place->published.reset();
   if (rank_zero_hosts(launch)) agreement.part();
   rendezvous.local_address = address_towards(place->address, place->port);
-  // The client keeps its place alive: the store is there as long as any group may still use it.
+  // The pointer to the client keeps `place` alive, and with it a store hosted here, as long as any group may use it.
   rendezvous.client = std::shared_ptr<store::StoreClient>(place, &*place->client);
   rendezvous.prefix = prefix + "/";
   rendezvous.rank_zero_hosts = rank_zero_hosts(launch);

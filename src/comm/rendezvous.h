@@ -25,7 +25,7 @@ struct Rendezvous {
   Topology topology = Topology::blocks(1, 1);
 };
 
-/// `secret` is what the job was given, if anything, and `silence` how long the store may give no sign of life: see
+/// `secret` is the one that the job was given, if any; `silence` is how long the store may send nothing: see
 /// reach_job_store().
 /// Collective: over the job. Blocks: until all processes have come, at most `timeout`.
 /// Throws CommError saying how many are missing.

@@ -98,7 +98,7 @@ std::optional<int> port_number(const std::string& text) {
 
 bool is_loopback(const std::string& host) {
   const AddressList addresses = resolve(host, 0);
-  // The first is what listen_on() takes.
+  // listen_on() uses the first address too.
   return is_loopback(addresses->ai_addr);
 }
 

@@ -11,7 +11,7 @@ std::optional<int> port_number(const std::string& text);
 /// Whether `host` is this host under a name that no other host can reach.
 bool is_loopback(const std::string& host);
 
-/// The address of this process from which packets to `host` leave: what peers on that network can reach.
+/// The local address from which packets to `host` leave. Peers on that network can reach it.
 std::string address_towards(const std::string& host, int port);
 
 /// An address at which other hosts reach this one; the loopback address when there is none.

@@ -1,12 +1,38 @@
+#include <tessera/comm/communicator.h>
+#include <tessera/comm/strategy.h>
 #include <tessera/comm/texts.h>
+#include <tessera/core/error.h>
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 namespace tessera {
+namespace {
+
+constexpr std::array<std::string_view, 5> kStrategies = {"allreduce", "ring", "tree", "hierarchical", "adaptive"};
+
+}  // namespace
+
+std::string_view to_string(ReduceOp op) {
+  constexpr std::array<std::string_view, 5> kNames = {"sum", "avg", "min", "max", "product"};
+  return kNames[static_cast<std::size_t>(op)];
+}
+
+std::string_view to_string(CommunicationStrategy strategy) { return kStrategies[static_cast<std::size_t>(strategy)]; }
+
+CommunicationStrategy parse_communication_strategy(std::string_view name) {
+  for (std::size_t i = 0; i < kStrategies.size(); ++i) {
+    if (kStrategies[i] == name) return static_cast<CommunicationStrategy>(i);
+  }
+  throw ConfigError("there is no communication strategy \"" + std::string(name) +
+                    "\"; choose allreduce, ring, tree, hierarchical or adaptive");
+}
+
 namespace {
 
 // Most texts are short. They travel beside their length; only longer ones take a second call.
@@ -23,7 +49,7 @@ at::Tensor message_of(const std::string& text) {
   return message;
 }
 
-/// Of one row of messages.
+/// The length of the text in one row of `messages`.
 std::int64_t length_in(const at::Tensor& messages, std::int64_t row) {
   std::int64_t length = 0;
   std::memcpy(&length, static_cast<const char*>(messages.data_ptr()) + row * kMessageBytes, kLengthBytes);

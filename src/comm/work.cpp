@@ -1,4 +1,4 @@
-#include <tessera/comm/work.h>
+#include <tessera/comm/communicator.h>
 #include <tessera/core/error.h>
 #include <tessera/flight/clock.h>
 #include <tessera/flight/recorder.h>
@@ -12,7 +12,7 @@
 namespace tessera {
 
 Work::State::~State() {
-  // A collective keeps its own tensors. A message does not: dropped unfinished, it goes on in the group's care.
+  // A collective keeps its own tensors. A message does not, so the group takes over one that is dropped unfinished.
   if (transfer && !finished) {
     group->adopt(std::move(transfer), std::move(kept), std::string_view(operation) == "send");
   }

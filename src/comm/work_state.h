@@ -1,7 +1,7 @@
 #pragma once
 
+#include <tessera/comm/communicator.h>
 #include <tessera/comm/transport.h>
-#include <tessera/comm/work.h>
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -26,9 +26,9 @@ struct Work::State {
   std::chrono::milliseconds timeout{0};
   std::uint64_t sequence = 0;
   std::uint64_t ticket = 0;
-  /// When the bytes had arrived, 0 before; only where a trace asks for it.
+  /// When the bytes had arrived, 0 before; null without a trace.
   std::shared_ptr<std::atomic<std::int64_t>> done_ns;
-  /// How long the caller was kept from its own work; likewise.
+  /// How long the call blocked its caller; 0 without a trace.
   std::int64_t blocked_ns = 0;
 
   c10::intrusive_ptr<c10d::Work> work;  ///< one of these two
@@ -47,7 +47,7 @@ struct Work::State {
   [[noreturn]] void rethrow();
 
  private:
-  /// A peer, a connection or a deadline: all ranks should know why.
+  /// For failures by a peer, a connection or a deadline: also reports the failure to all ranks.
   void fail(const std::string& text);
 };
 

@@ -1,21 +1,30 @@
+#include <tessera/comm/build.h>
 #include <tessera/comm/settle_math.h>
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
 
+#include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <algorithm>
+#include <exception>
+#include <mutex>
 #include <numeric>
+#include <thread>
 #include <utility>
+#include <vector>
 
-#include "comm/fake/fake_connector.h"
+#include "comm/connector.h"
+#include "comm/fake/fake_engine.h"
 #include "comm/group.h"
-#include "comm/job_secret.h"
+#include "comm/host/connect_host.h"
+#include "comm/job_store.h"
 #include "comm/launch_environment.h"
-#include "comm/process_connector.h"
+#include "comm/mpi/mpi_runtime.h"
+#include "comm/nccl/connect_nccl.h"
 #include "comm/rendezvous.h"
-#include "comm/watch/start_watch.h"
-#include "comm/world_state.h"
+#include "comm/watch/watch.h"
+#include "comm/world_context.h"
 
 namespace tessera {
 
@@ -55,8 +64,8 @@ std::shared_ptr<comm::WorldContext> comm::make_context(const WorldOptions& optio
 
 namespace {
 
-/// A host that swaps is not dead, and one that is gone closes its connections at once: so not less than half a minute.
-/// Who wants to wait for longer, in a debugger, says so by `lost_after`.
+/// At least half a minute: a host that swaps is not dead, and the connections of a process that ended close at once.
+/// Users who need longer, as in a debugger, raise `lost_after`.
 std::chrono::milliseconds store_silence(const WorldOptions& options) {
   constexpr std::chrono::milliseconds kLeast = std::chrono::seconds(30);
   constexpr std::chrono::milliseconds kForGood = std::chrono::hours(24);
@@ -108,6 +117,95 @@ FakeTraffic fake_traffic(const World& world) {
   const auto traffic = world.state().fake_traffic;
   if (!traffic) throw ConfigError("only a fake world counts what it would have sent");
   return *traffic;
+}
+
+const FieldList<WorldOptions>& WorldOptions::fields() {
+  static const FieldList<WorldOptions> list =
+      FieldList<WorldOptions>("world")
+          .add_choice("backend", &WorldOptions::backend_, {"auto", "threads", "shm", "gloo", "mpi", "nccl", "custom"},
+                      "What carries the messages; auto takes shared memory inside a node and Gloo between nodes.")
+          .add("timeout", &WorldOptions::timeout_, "How long a call may take before it fails.")
+          .add("init_timeout", &WorldOptions::init_timeout_, "How long to wait for the other ranks at the start.")
+          .add_choice("strategy", &WorldOptions::strategy_, {"allreduce", "ring", "tree", "hierarchical", "adaptive"},
+                      "The algorithm of the world's communicator.")
+          .add("interface", &WorldOptions::interface_,
+               "Network interface or address for Gloo; empty takes the one that reaches the rendezvous.")
+          .add("secret_file", &WorldOptions::secret_file_,
+               "File with the job's secret, as `tessera secret` writes it; empty: what TESSERA_SECRET_FILE names.")
+          .add("tuning_file", &WorldOptions::tuning_file_,
+               "Table of the adaptive strategy, as `tessera bench comm --write-table` writes it; empty: built in.")
+          .add("lost_after", &WorldOptions::lost_after_,
+               "A rank without a sign of life for so long is lost, and the job ends; 0 watches nobody.")
+          .add("slow_after", &WorldOptions::slow_after_, "A wait that takes longer is looked into, and reported.")
+          .add("checked", &WorldOptions::checked_,
+               "Compare operation, shape and dtype across ranks before each collective.");
+  return list;
+}
+
+namespace {
+
+class ThreadsConnector : public comm::Connector {
+ public:
+  explicit ThreadsConnector(std::shared_ptr<comm::ThreadsShared> shared) : shared_(std::move(shared)) {}
+
+  comm::Connection connect(const comm::ConnectRequest& request) override {
+    return comm::connect_threads(request, shared_);
+  }
+
+ private:
+  std::shared_ptr<comm::ThreadsShared> shared_;
+};
+
+}  // namespace
+
+void run_threads(int num_ranks, const std::function<void(World)>& body, const WorldOptions& options,
+                 int ranks_per_node) {
+  if (num_ranks < 1) throw ConfigError("a world needs at least one rank, found " + std::to_string(num_ranks));
+  if (options.backend() != "auto" && options.backend() != "threads") {
+    throw ConfigError("ranks that are threads talk through memory; leave the backend \"auto\" instead of \"" +
+                      options.backend() + "\"");
+  }
+  auto shared = std::make_shared<comm::ThreadsShared>();
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::exception_ptr> failures(static_cast<std::size_t>(num_ranks));
+  const auto run_rank = [&](int rank) {
+    try {
+      auto context = comm::make_context(options, rank, num_ranks);
+      context->launcher = "threads";
+      context->topology = Topology::blocks(num_ranks, ranks_per_node > 0 ? ranks_per_node : num_ranks);
+      context->store = store;
+      context->connector = std::make_shared<ThreadsConnector>(shared);
+      body(World(std::make_shared<World::State>(std::move(context))));
+    } catch (...) {
+      failures[static_cast<std::size_t>(rank)] = std::current_exception();
+      int none = -1;
+      shared->failed_rank.compare_exchange_strong(none, rank);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 1; rank < num_ranks; ++rank) threads.emplace_back(run_rank, rank);
+  run_rank(0);
+  for (auto& thread : threads) thread.join();
+  const int first = shared->failed_rank.load();
+  if (first >= 0) std::rethrow_exception(failures[static_cast<std::size_t>(first)]);
+}
+
+CommBuild comm_build() {
+  // What MPI says ends with a date and an address; the first part names the library.
+  const std::string version = comm::mpi_version();
+  return {comm::has_mpi(), comm::has_nccl(), version.substr(0, version.find_first_of(",\n"))};
+}
+
+// Note [The first call of a vector function]
+// LibTorch computes sin, exp, log and others by MKL's vector functions, whose first call detects the CPU. MKL stores
+// the result in two steps: first a number for the CPU, then the column of its tables for that number. A thread whose
+// first call comes between the two steps picks a kernel of the lowest accuracy: sin of doubles is wrong by 7e-9, in
+// this call alone (pytorch/pytorch#188792). Ranks that are threads begin together, as do the threads of one operator,
+// and a run in which this happens cannot be repeated bit by bit. All vector functions share the stored result, so one
+// call of one of them, made early, is enough.
+void settle_math() {
+  static std::once_flag once;
+  std::call_once(once, [] { at::sin(at::zeros({1}, at::kDouble)); });
 }
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 
 #include <tessera/comm/strategy.h>
 #include <tessera/comm/topology.h>
+#include <tessera/comm/world.h>
 #include <tessera/flight/recorder.h>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -24,13 +25,13 @@ struct WorldContext {
   std::string launcher;
   Topology topology = Topology::blocks(1, 1);
   std::chrono::milliseconds timeout{30000};
-  CommunicationStrategy strategy = CommunicationStrategy::kAllReduce;
+  CommunicationStrategy strategy = CommunicationStrategy::kBackend;
   TuningTable tuning;
   c10::intrusive_ptr<c10d::Store> store;  ///< null in a fake world
   std::shared_ptr<Connector> connector;
   bool checked = false;  ///< compare calls between ranks before they are made
   std::unique_ptr<flight::Recorder> recorder = std::make_unique<flight::Recorder>();
-  /// Ends before all else. None where ranks are threads, or nobody.
+  /// Declared last, so destroyed first. Null where ranks are threads or fake, and where start_watch() returns null.
   std::unique_ptr<Watch> watch;
 
   /// Why the job cannot go on; nothing while it can.
@@ -38,3 +39,21 @@ struct WorldContext {
 };
 
 }  // namespace tessera::comm
+
+namespace tessera {
+
+struct World::State {
+  explicit State(std::shared_ptr<comm::WorldContext> shared);
+
+  std::shared_ptr<comm::WorldContext> context;
+  Communicator comm;
+  std::shared_ptr<FakeTraffic> fake_traffic;  ///< of a fake world
+};
+
+namespace comm {
+
+/// A context with what follows from the options alone. Throws ConfigError for invalid options.
+std::shared_ptr<WorldContext> make_context(const WorldOptions& options, int rank, int size);
+
+}  // namespace comm
+}  // namespace tessera

@@ -1,18 +1,41 @@
 #include <tessera/core/atomic_file.h>
+#include <tessera/core/descriptor.h>
 #include <tessera/core/error.h>
-
-#include <fcntl.h>
-#include <sys/types.h>
-#include <unistd.h>
+#include <tessera/core/mapped_file.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fcntl.h>
 #include <random>
 #include <string>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
 #include <utility>
 
 namespace tessera {
+
+MappedFile::MappedFile(const std::filesystem::path& path) : name_(path.string()) {
+  const auto fail = [this] { throw StorageError(name_ + " cannot be read: " + std::strerror(errno)); };
+  // A pipe would make open() wait for its other end.
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) fail();
+  struct stat found{};
+  if (fstat(file.get(), &found) != 0) fail();
+  if (!S_ISREG(found.st_mode)) throw StorageError(name_ + " is no regular file");
+  const auto length = static_cast<std::size_t>(found.st_size);
+  if (length == 0) return;  // nothing can be mapped then
+  void* const start = mmap(nullptr, length, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (start == MAP_FAILED) fail();
+  bytes_ = {static_cast<const std::byte*>(start), length};
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
 namespace {
 
 [[noreturn]] void fail(const std::filesystem::path& path, const std::string& what, int error) {
@@ -67,7 +90,7 @@ void AtomicFile::sync() {
 
 void AtomicFile::publish() {
   if (!file_) throw InternalError(path_.string() + " is published twice");
-  file_.reset();  // fsync has reported what closing could
+  file_.reset();  // fsync has reported the errors that close could
   if (rename(draft_.c_str(), path_.c_str()) != 0) fail(path_, "cannot be given its name", errno);
   draft_.clear();
 }

@@ -1,19 +1,105 @@
 #include <tessera/core/config_file.h>
 #include <tessera/core/error.h>
-#include "core/duration.h"
-#include "core/field_text.h"
-#include "core/nearest_key.h"
-#include "core/quoting.h"
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <fstream>
 #include <optional>
 #include <sstream>
 #include <system_error>
 #include <toml++/toml.h>
+#include <type_traits>
+
+#include "core/field_text.h"
+#include "core/nearest_key.h"
 
 namespace tessera {
+namespace {
+
+struct TomlLiteral {
+  std::string operator()(bool value) const { return value ? "true" : "false"; }
+  std::string operator()(std::int64_t value) const { return std::to_string(value); }
+  std::string operator()(double value) const {
+    std::string text = number_text(value);
+    // "1" would be an integer. Infinities and NaN are words in TOML too, and have an 'n'.
+    if (text.find_first_of(".en") == std::string::npos) {
+      text += ".0";
+    }
+    return text;
+  }
+  std::string operator()(const std::string& value) const { return in_quotes(value); }
+  std::string operator()(std::chrono::milliseconds value) const { return in_quotes(duration_text(value)); }
+  template <class T>
+  std::string operator()(const std::vector<T>& items) const {
+    std::string text;
+    for (const T& item : items) {
+      text += (text.empty() ? "" : ", ") + (*this)(item);
+    }
+    return "[" + text + "]";
+  }
+};
+
+std::string toml_literal(const FieldValue& value) { return std::visit(TomlLiteral(), value); }
+
+void print_section(const void* options, const FieldTable& fields, const std::string& section, std::string& text) {
+  std::string body;
+  for (const Field& field : fields.fields()) {
+    if (section_of(field.key) != section) {
+      continue;
+    }
+    if (!field.help.empty()) {
+      body += "# " + field.help + "\n";
+    }
+    body += std::string(leaf_of(field.key)) + " = " + toml_literal(field.get(options)) + "\n";
+  }
+  if (!body.empty()) {
+    text += text.empty() ? "" : "\n";
+    text += section.empty() ? body : "[" + section + "]\n" + body;
+  }
+}
+
+/// A bar would end the cell, even inside a code span.
+std::string markdown_cell(std::string_view text) {
+  std::string cell;
+  for (const char c : text) {
+    cell += c == '|' ? "\\|" : std::string(1, c);
+  }
+  return cell;
+}
+
+std::string type_cell(const Field& field) {
+  if (field.choices.empty()) {
+    return field.type_name();
+  }
+  return "one of " + list_in_quotes(field.choices);
+}
+
+}  // namespace
+
+namespace detail {
+
+std::string print_config(const void* options, const FieldTable& fields) {
+  std::string text;
+  // Keys outside of tables must come before the first table.
+  print_section(options, fields, "", text);
+  for (const std::string& section : section_names(fields)) {
+    print_section(options, fields, section, text);
+  }
+  return text;
+}
+
+}  // namespace detail
+
+std::string reference_table(const FieldTable& fields) {
+  std::string table = "| key | type | default | meaning |\n|---|---|---|---|\n";
+  for (const Field& field : fields.fields()) {
+    table += "| `" + field.key + "` | " + markdown_cell(type_cell(field)) + " | `" +
+             markdown_cell(toml_literal(field.default_value)) + "` | " + markdown_cell(field.help) + " |\n";
+  }
+  return table;
+}
+
 namespace {
 
 std::string found_text(const toml::node& node) {
@@ -75,7 +161,7 @@ class Reader {
     for (const auto& [key, node] : table) {
       const std::string full_key = prefix + std::string(key.str());
       if (key.str().find('.') != std::string_view::npos) {
-        // Taking it for a field would let a file set that field twice.
+        // If it were treated as a field, a file could set that field twice.
         add_fault(key, "unknown key " + in_quotes(full_key) + "; in quotes a key is not split at its dots");
       } else if (const Field* field = fields_.find(full_key)) {
         read_field(*field, node);
@@ -191,7 +277,7 @@ void parse_config(std::string_view text, const std::string& origin, void* option
 std::string read_config(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   int reason = file ? 0 : errno;
-  // Opening a folder succeeds; only reading it fails, and without a word.
+  // Opening a folder succeeds; only reading it fails, without an error message.
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
     reason = EISDIR;

@@ -1,6 +1,6 @@
 #include <tessera/core/error.h>
 #include <tessera/core/log.h>
-#include "core/quoting.h"
+#include "core/nearest_key.h"
 
 #include <algorithm>
 #include <mutex>
@@ -113,7 +113,7 @@ void Logger::log(LogLevel level, std::string_view message) const {
   while (true) {
     const auto end = message.find('\n');
     state_->spd.log(spdlog_level(level), spdlog::string_view_t(message.data(), std::min(end, message.size())));
-    // An end of line that ends the message starts no other line.
+    // A line feed at the end of the message does not start another line.
     if (end == std::string_view::npos || end + 1 == message.size()) {
       return;
     }

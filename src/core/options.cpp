@@ -2,7 +2,6 @@
 #include <tessera/core/options.h>
 #include "core/field_text.h"
 #include "core/nearest_key.h"
-#include "core/quoting.h"
 
 #include <algorithm>
 #include <limits>
@@ -10,7 +9,7 @@
 namespace tessera {
 namespace {
 
-/// Keys stand in TOML and in flags without quotes.
+/// Keys are written without quotes in TOML and in flags.
 bool is_plain_key(std::string_view key) {
   const auto is_plain = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';

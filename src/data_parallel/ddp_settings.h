@@ -1,11 +1,11 @@
 #pragma once
 
 #include <tessera/comm/communicator.h>
-#include <tessera/data_parallel/ddp_options.h>
+#include <tessera/data_parallel/distribute.h>
 
 namespace tessera::data_parallel {
 
-/// DdpOptions that were found to make sense together, for this group.
+/// DdpOptions that were checked against each other and against the group.
 struct DdpSettings {
   std::int64_t bucket_bytes;
   std::int64_t first_bucket_bytes;

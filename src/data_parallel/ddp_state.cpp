@@ -1,6 +1,7 @@
 #include "data_parallel/ddp_state.h"
 
 #include <tessera/core/error.h>
+#include <tessera/data_parallel/sync_batch_norm.h>
 #include <tessera/intercept/backward_pass.h>
 #include <tessera/intercept/large_blocks.h>
 #include <tessera/intercept/random_draws.h>
@@ -8,6 +9,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include <tessera/shard/refuse_modules.h>
@@ -15,12 +17,13 @@
 #include <tessera/shard/same_model.h>
 #include <tessera/shard/state_broadcast.h>
 #include "data_parallel/reducer_sync.h"
-#include "data_parallel/reproducible/tree_sync.h"
+#include "data_parallel/tree_sync.h"
 
 namespace tessera::data_parallel {
 namespace {
 
-/// What must be the same on every rank. A fault is part of it: one rank that refuses must not leave the others waiting.
+/// Lines that must be the same on every rank. A fault is one of them: if one rank finds one, the others must throw too
+/// instead of waiting for it.
 std::vector<std::string> lines_of(const torch::nn::Module& model, const Communicator& comm, const DdpOptions& options) {
   std::vector<std::string> lines{"nothing to object"};
   try {
@@ -50,17 +53,6 @@ std::vector<std::string> lines_of(const torch::nn::Module& model, const Communic
 }
 
 }  // namespace
-
-class DdpState::FrozenListener : public intercept::Listener {
- public:
-  explicit FrozenListener(std::weak_ptr<DdpState> state) : state_(std::move(state)) {}
-  void on_use(const intercept::Use& use) override {
-    if (const auto state = state_.lock()) state->on_frozen_use(use);
-  }
-
- private:
-  std::weak_ptr<DdpState> state_;
-};
 
 std::shared_ptr<DdpState> DdpState::make(std::shared_ptr<torch::nn::Module> model, const Communicator& comm,
                                          const DdpOptions& options, ForwardNotice notice) {
@@ -142,14 +134,16 @@ void DdpState::watch_frozen_parameters() {
   }
   frozen_watch_ = {};
   if (frozen.empty()) return;
-  if (!frozen_listener_) frozen_listener_ = std::make_shared<FrozenListener>(weak_from_this());
+  if (!frozen_listener_)
+    frozen_listener_ = intercept::make_listener(
+        weak_from_this(), [](DdpState& state, const intercept::Use& use) { state.on_frozen_use(use); });
   frozen_watch_ = intercept::Watch(frozen, frozen_listener_);
   frozen_watch_.pause();
 }
 
 bool DdpState::needs_hooks() const {
   if (must_hook_anew_) return true;
-  // Somebody gave a parameter other memory, as torch::load does; autograd then forgets its hooks without a word.
+  // A parameter was given other memory, as torch::load does; autograd then silently drops its hooks.
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     if (!nodes_[i].is_of(parameters_.tensors[i])) return true;
   }
@@ -175,15 +169,15 @@ void DdpState::on_arrival(std::size_t index) {
                       "): its gradients would be mixed with that one's. Other threads may evaluate, under NoGradGuard");
   }
   raise_kept_error();
-  // Here, before any hook of the node is called: they are made anew.
+  // Here, before any hook of the node is called, because the hooks are made anew.
   if (!passes_->is_in_pass()) passes_->find_failure();
-  // Buckets are dense. An average of sparse gradients is not much less so.
+  // Buckets are dense, and an average of sparse gradients is nearly dense anyway.
   at::Tensor& gradient = parameters_.tensors[index].mutable_grad();
   if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
   if (passes_->is_in_pass() || !needs_hooks()) return;
   if (!trains_the_same()) refuse_changed_flags();
-  // Since the forward began, it seems, as Module::to does: to cast a parameter is to compute with it. The forward that
-  // counts came later then, and went through the nodes of now.
+  // The parameter got other memory after the forward began. Module::to does that: casting a parameter computes with it,
+  // which looks like a forward. In that case the actual forward came later and used the present nodes.
   renew_hooks();
   if (nodes_[index].will_run()) return;
   throw ConfigError("the parameter " + parameters_.names[index] +
@@ -216,17 +210,17 @@ bool DdpState::trains_the_same() const {
 
 void DdpState::follow_frozen_parameters() {
   if (trains_the_same()) return;
-  if (joining_ || promise_ || sync_->is_within_step()) {
+  if (join_.is_active() || promise_ || sync_->is_within_step()) {
     throw ConfigError(std::string("parameters were frozen or unfrozen ") +
-                      (joining_ ? "inside join()" : "between the micro-batches of a step") + " (rank " +
+                      (join_.is_active() ? "inside join()" : "between the micro-batches of a step") + " (rank " +
                       std::to_string(comm_.world_rank()) + "): the gradients under way are those of others. Do it " +
-                      (joining_ ? "outside of it" : "between steps"));
+                      (join_.is_active() ? "outside of it" : "between steps"));
   }
   require_same_lines(comm_, described(all_parameters_));
-  NamedTensors trained = trained_parameters_of(*model_);  // or nothing has changed
+  NamedTensors trained = trained_parameters_of(*model_);  // may throw, before anything has changed
   unhook_parameters();
   parameters_ = std::move(trained);
-  // What it remembers is by buckets, and these are others now.
+  // The hook keeps its state by bucket, and the buckets are different now.
   settings_.hook->load_memory({});
   hook_parameters();
   listen_to_parameters();
@@ -242,12 +236,13 @@ void DdpState::start_watching(ForwardNotice notice) {
 // ---- forward --------------------------------------------------------------------------------------------------------
 
 bool DdpState::begins_forward(const intercept::Use& use) const {
-  // An optimizer and an evaluation use parameters without a graph, a logger what is detached from it; and what backward
-  // computes, again or for the first time, is no forward.
+  // An optimizer and an evaluation use parameters without building a graph, and a logger uses detached ones. Operators
+  // inside backward, such as those of recompute(), are no forward either.
   if (!passes_->is_own_thread() || intercept::present_pass() != intercept::Pass::kForward) return false;
   // The second name is that of the record that detach() makes inside itself.
   if (use.operator_name() == "aten::detach" || use.operator_name() == "detach") return false;
-  // One that is frozen is used as it is, by a layer in front whose buffers should be rank 0's.
+  // A frozen parameter requires no gradient, but begins a forward too: its layer may come first, and should have rank
+  // 0's buffers.
   return use.tensor().requires_grad() ||
          std::any_of(all_parameters_.tensors.begin(), all_parameters_.tensors.end(),
                      [&](const at::Tensor& parameter) { return parameter.is_same(use.tensor()); });
@@ -279,8 +274,8 @@ void DdpState::begin_forward() {
     refuse_changed_flags();
   }
   passes_->enter_forward();
-  // In a join() they are taken after each backward: a rank without batches hears of no forward.
-  if (settings_.broadcast_buffers && !took_buffers_ && !passes_->only_adds() && !joining_) {
+  // In a join() buffers are taken after each backward: a rank without batches runs no forward.
+  if (settings_.broadcast_buffers && !took_buffers_ && !passes_->only_adds() && !join_.is_active()) {
     took_buffers_ = true;
     take_buffers(0);
   }
@@ -344,13 +339,13 @@ void DdpState::leave_no_sync() {
 void DdpState::on_gradient(std::size_t index) {
   if (promise_) promise_->require_open(parameters_.tensors[index]);
   passes_->enter_gradients();
-  // Promised ones have come when their owner says so.
+  // Promised gradients are complete when the program says so.
   if (!promise_) sync_->gradient_came(index, passes_->averages());
 }
 
 void DdpState::on_nested_backward() {
   throw ConfigError("a backward pass began inside another one (rank " + std::to_string(comm_.world_rank()) +
-                    "): that cannot be averaged. To recompute activations use tessera::checkpoint(), which needs no "
+                    "): that cannot be averaged. To recompute activations use tessera::recompute(), which needs no "
                     "second pass");
 }
 
@@ -366,9 +361,8 @@ void DdpState::on_backward() {
   const auto used = parameters_in_this_backward();
   if (!may_lack_) require_all_used(used);
   is_averaging_ = true;
-  if (joining_) {
-    const int num_training = count_training_ranks(true);
-    sync_->set_divisor(divide_by_initial_size_ ? comm_.size() : num_training);
+  if (join_.is_active()) {
+    sync_->set_divisor(join_.divisor(comm_, join_.count_training_ranks(comm_, true)));
   }
   sync_->backward_starts(used, is_first);
 }
@@ -381,7 +375,7 @@ void DdpState::on_backward_end(bool had_gradients) {
   ++(passes_->averages() ? statistics_.num_synchronised : statistics_.num_unsynchronised);
   if (!passes_->averages()) return;
   sync_->backward_ends();
-  // Behind what the reducer has queued to finish its buckets.
+  // Queued after the callback with which the reducer finishes its buckets.
   intercept::at_end_of_backward([weak = weak_from_this()] {
     if (const auto state = weak.lock()) state->after_synchronised_backward();
   });
@@ -391,13 +385,13 @@ void DdpState::on_backward_dropped() noexcept {
   frozen_watch_.pause();
   watch_.resume();
   if (!is_averaging_ || promise_) return;
-  // Some of them are sums, some parts of sums, some of this rank alone: of no use to anybody.
+  // Some gradients are sums, some are partial sums, some are of this rank alone: none can be used.
   for (const at::Tensor& parameter : parameters_.tensors) parameter.mutable_grad() = at::Tensor();
 }
 
 void DdpState::on_backward_failure() {
   if (promise_) {
-    promise_->note_failure();  // what is under way of other parameters goes on until that is broken
+    promise_->note_failure();  // averages of other parameters go on until the promise is broken
   } else if (is_averaging_) {
     abandon_averages();
   }
@@ -405,18 +399,19 @@ void DdpState::on_backward_failure() {
 
 void DdpState::abandon_averages() {
   is_averaging_ = false;
-  // The reducer waits for the rest of that pass, and what hooks remember is of gradients that are gone.
+  // The reducer waits for the rest of that pass, and the state of the gradient hook belongs to dropped gradients.
   sync_->abandon();
   settings_.hook->load_memory({});
-  must_hook_anew_ = true;  // by who knows that the same parameters are trained
+  must_hook_anew_ = true;  // done later, when it is known which parameters are trained
 }
 
 void DdpState::after_synchronised_backward() {
   is_averaging_ = false;
   sync_->gradients_are_final();
-  // Not only before the next forward: a model may compute with a buffer before any parameter tells that one begins.
-  if (settings_.broadcast_buffers && (joining_ || !passes_->keeps_graph())) {
-    take_buffers(first_training_rank_, [this] { return other_graphs_live(); });
+  // Not only before the next forward: a model may compute with a buffer before the use of a parameter shows that a
+  // forward has begun.
+  if (settings_.broadcast_buffers && (join_.is_active() || !passes_->keeps_graph())) {
+    take_buffers(join_.first_training_rank(), [this] { return other_graphs_live(); });
   }
 }
 
@@ -464,6 +459,133 @@ DdpStatistics DdpState::statistics() const {
   DdpStatistics statistics = statistics_;
   sync_->add_to(statistics);
   return statistics;
+}
+
+// ---- promised gradients ---------------------------------------------------------------------------------------------
+
+void DdpState::promise_gradients() {
+  const int rank = comm_.world_rank();
+  shard::require_promise_possible(settings_.reproducible, promise_.has_value(), rank);
+  if (settings_.static_graph) {
+    shard::refuse_promise("with static_graph(true) one backward pass has all gradients", rank);
+  }
+  if (join_.is_active()) shard::refuse_promise("inside join() each backward pass is a step", rank);
+  if (intercept::in_backward()) shard::refuse_promise_in_backward("promise_gradients()", rank);
+  require_no_backward("promise_gradients()");
+  if (passes_->phase() == Phase::kBetween) follow_frozen_parameters();
+  if (!trains_the_same()) refuse_changed_flags();
+  renew_hooks();
+  promise_.emplace(all_parameters_, parameters_.tensors, rank);
+  if (!write_listener_)
+    write_listener_ = intercept::make_listener(weak_from_this(), [](DdpState& state, const intercept::Use& use) {
+      if (use.writes() && state.promise_ && !state.is_completing_) state.promise_->note_write();
+    });
+  write_watch_ = intercept::Watch(all_parameters_.tensors, write_listener_);
+  passes_->enter_promise();
+}
+
+void DdpState::complete_gradients(const std::vector<at::Tensor>& parameters) {
+  average_promised(promise_for("complete()").complete(parameters), /*is_last=*/false);
+}
+
+void DdpState::finish_gradients() {
+  average_promised(promise_for("finish()").complete_rest(), /*is_last=*/true);
+  end_promise();
+}
+
+void DdpState::end_promise() {
+  is_completing_ = false;
+  write_watch_ = {};
+  passes_->leave_promise();
+  promise_.reset();
+}
+
+shard::GradientPromise& DdpState::promise_for(const char* what) {
+  if (intercept::in_backward()) shard::refuse_promise_in_backward(what, comm_.world_rank());
+  require_no_backward(what);
+  if (!trains_the_same()) refuse_changed_flags();
+  promise_->require_kept();
+  renew_hooks();
+  return *promise_;
+}
+
+void DdpState::average_promised(const std::vector<std::size_t>& indices, bool is_last) {
+  std::unordered_map<const c10::TensorImpl*, std::size_t> places;
+  for (std::size_t i = 0; i < parameters_.tensors.size(); ++i) {
+    places[parameters_.tensors[i].unsafeGetTensorImpl()] = i;
+  }
+  std::vector<bool> used(parameters_.tensors.size(), true);
+  std::vector<std::size_t> complete;
+  for (const std::size_t index : indices) {
+    complete.push_back(places.at(all_parameters_.tensors[index].unsafeGetTensorImpl()));
+    used[complete.back()] = parameters_.tensors[complete.back()].grad().defined();
+  }
+  if (complete.empty() && !is_last) return;
+  if (!may_lack_) require_all_used(used);
+  is_completing_ = true;  // operators of the reducer look like writes to the parameters
+  // In a backward pass, because the reducer queues a callback of autograd when its last bucket is full.
+  intercept::run_backward([&] {
+    if (!std::exchange(is_averaging_, true)) {
+      sync_->backward_starts(std::vector<bool>(used.size(), true), num_passes_ == 0);
+    }
+    for (const std::size_t index : complete) sync_->gradient_came(index, /*averages=*/true);
+    if (!is_last) return;
+    ++statistics_.num_synchronised;
+    sync_->backward_ends();
+    intercept::at_end_of_backward([this] { after_synchronised_backward(); });
+  });
+  is_completing_ = false;
+}
+
+void DdpState::break_promise() noexcept {
+  end_promise();
+  try {
+    if (is_averaging_) abandon_averages();
+  } catch (const std::exception&) {
+    must_hook_anew_ = true;  // the next call that uses the group reports the failure
+  }
+  for (const at::Tensor& parameter : parameters_.tensors) parameter.mutable_grad() = at::Tensor();
+}
+
+// ---- training on uneven inputs --------------------------------------------------------------------------------------
+
+int DdpState::start_join(bool divide_by_initial_size) {
+  require_between_steps("join()");
+  if (settings_.reproducible) {
+    throw ConfigError("reproducible mode needs the same number of micro-batches on every rank: it has no join()");
+  }
+  if (settings_.static_graph && num_passes_ == 0) {
+    throw ConfigError("with static_graph(true) every rank must learn the graph: run one step before join()");
+  }
+  for (const auto& entry : model_->named_modules()) {
+    if (!entry.value()->as<SyncBatchNormImpl>()) continue;
+    throw ConfigError("the layer \"" + entry.key() +
+                      "\" is a SyncBatchNorm, whose calls a rank without batches cannot answer: join() is refused");
+  }
+  if (join_.is_active()) throw ConfigError("this model is in a join() already; finish() it first");
+  // Here, where all ranks take part: a rank without batches runs no forward.
+  follow_frozen_parameters();
+  renew_hooks();
+  if (settings_.broadcast_buffers) take_buffers(0);
+  return join_.start(divide_by_initial_size);
+}
+
+void DdpState::end_join(int number) noexcept {
+  if (join_.end(number)) sync_->set_divisor(comm_.size());
+}
+
+void DdpState::finish_join() {
+  if (!join_.is_active()) throw ConfigError("finish() was called twice, or after an error");
+  require_between_steps("finish()");
+  // The same collectives in the same order as in a backward pass of the other ranks.
+  while (const int num_training = join_.count_training_ranks(comm_, false)) {
+    sync_->set_divisor(join_.divisor(comm_, num_training));
+    sync_->shadow_backward();
+    if (settings_.broadcast_buffers) take_buffers(join_.first_training_rank());
+  }
+  const NamedTensors state = state_of(*model_);
+  broadcast_all(comm_, state.tensors, join_.first_training_rank());
+  end_join(join_.number());
 }
 
 }  // namespace tessera::data_parallel

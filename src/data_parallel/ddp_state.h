@@ -19,13 +19,14 @@
 #include <tessera/shard/named_tensors.h>
 #include "data_parallel/ddp_settings.h"
 #include "data_parallel/gradient_sync.h"
+#include "data_parallel/join.h"
 
 namespace tessera::data_parallel {
 
-/// Who tells that a forward begins: the first operator that takes a parameter, or a wrapper around the model.
+/// What signals that a forward begins: the first operator that takes a parameter, or a wrapper around the model.
 enum class ForwardNotice { kOperator, kWrapper };
 
-/// A distributed model on one rank: makes the gradients of each backward pass averages.
+/// A distributed model on one rank: averages the gradients of each backward pass.
 /// See docs/design/interception.md.
 class DdpState : public intercept::Listener,
                  public intercept::PassListener,
@@ -55,19 +56,19 @@ class DdpState : public intercept::Listener,
   DdpStatistics statistics() const;
   GradientSync& sync() { return *sync_; }
 
-  /// A forward begins: the wrapper's form. Throws what goes wrong.
+  /// A forward begins. Called by the wrapper, and by on_use(), which keeps its exceptions.
   void begin_forward();
   void take_buffers(int root, const std::function<bool()>& graphs_live = nullptr);
 
   /// Returns the number of the join.
   int start_join(bool divide_by_initial_size);
-  /// Serves the others until no rank has batches left, then takes the weights of the one that had them last.
+  /// Serves the other ranks until none has batches left, then takes the weights of a rank that trained last.
   void finish_join();
   void end_join(int number) noexcept;
 
-  /// Throws ConfigError in the middle of a step, and the error that an operator's callback had to keep.
+  /// Throws ConfigError in the middle of a step, and rethrows the error that an operator's callback had to keep.
   void require_between_steps(const char* what);
-  /// The same, but a forward may have begun: for what only looks.
+  /// The same, but a forward may have begun: for calls that only read.
   void require_no_backward(const char* what);
 
   void on_use(const intercept::Use& use) override;
@@ -86,39 +87,37 @@ class DdpState : public intercept::Listener,
   void hook_parameters(const GradientSync::Buckets& given_buckets = {});
   void unhook_parameters();
   bool needs_hooks() const;
-  /// With another reducer, if they have been lost or a pass has failed.
+  /// Makes hooks and reducer anew, if hooks have been lost or a pass has failed.
   void renew_hooks();
   void listen_to_parameters();
   void raise_kept_error();
   /// Whether the parameters that are trained are those whose gradients are averaged.
   bool trains_the_same() const;
-  /// Parameters that were frozen or unfrozen since: their gradients are averaged from now on, or no more. Collective.
+  /// If parameters were frozen or unfrozen, averages the gradients of those that are trained now. Collective.
   void follow_frozen_parameters();
   void start_watching(ForwardNotice notice);
   void watch_frozen_parameters();
-  /// Whether a forward begins with it, if none is under way.
+  /// Whether a forward begins with this use, if none is under way.
   bool begins_forward(const intercept::Use& use) const;
   void after_synchronised_backward();
-  /// Of a parameter that was frozen when the forward began.
+  /// An operator uses a parameter that was frozen when the forward began.
   void on_frozen_use(const intercept::Use& use);
-  /// The forward is over with it: the next one begins with the parameters that are trained then.
+  /// Ends the forward and throws ConfigError. The next forward uses the parameters that are trained then.
   [[noreturn]] void refuse_changed_flags();
   void on_gradient(std::size_t index);
-  /// When the gradient of a trained parameter has been added, whatever became of the hooks above.
+  /// The gradient of a trained parameter has been accumulated. Called even if the hooks of its node were lost.
   void on_arrival(std::size_t index);
-  /// The same of a parameter that was frozen when the last forward began.
+  /// The same for a parameter that was frozen when the last forward began.
   void on_frozen_arrival(std::size_t index);
   bool other_graphs_live() const;
   std::vector<bool> parameters_in_this_backward() const;
   void require_all_used(const std::vector<bool>& used) const;
   shard::GradientPromise& promise_for(const char* what);
   void end_promise();
-  /// Promised gradients that are complete, by their places in the list of parameters; the last of them ends the step.
+  /// Averages promised gradients that are complete, given as indices into all_parameters_. `is_last` ends the step.
   void average_promised(const std::vector<std::size_t>& indices, bool is_last);
-  /// Averages that are under way are of no more use.
+  /// Waits for the averages that are under way and drops them.
   void abandon_averages();
-  /// Collective: how many ranks train, and the first of them.
-  int count_training_ranks(bool this_one);
 
   std::shared_ptr<torch::nn::Module> model_;
   Communicator comm_;
@@ -127,10 +126,8 @@ class DdpState : public intercept::Listener,
   NamedTensors all_parameters_;
   std::unique_ptr<GradientSync> sync_;
   intercept::Watch watch_;
-  class FrozenListener;
-  std::shared_ptr<FrozenListener> frozen_listener_;
-  class WriteListener;
-  std::shared_ptr<WriteListener> write_listener_;
+  std::shared_ptr<intercept::Listener> frozen_listener_;
+  std::shared_ptr<intercept::Listener> write_listener_;
   intercept::Watch write_watch_;   // while gradients are promised
   intercept::Watch frozen_watch_;  // from a forward's beginning to the end of its backward
 
@@ -140,17 +137,14 @@ class DdpState : public intercept::Listener,
 
   std::optional<intercept::PassTracker> passes_;
   std::optional<shard::GradientPromise> promise_;
-  bool is_completing_ = false;     // parameters of that promise
+  bool is_completing_ = false;     // while promised gradients are averaged
   bool may_lack_;                  // a pass may leave parameters without gradient
-  bool took_buffers_ = false;      // in the forward of now
+  bool took_buffers_ = false;      // in the present forward
   bool is_averaging_ = false;      // from a pass's first gradient, or the first promised one, to the last
-  bool must_hook_anew_ = false;    // a pass has failed that averaged
+  bool must_hook_anew_ = false;    // a pass that averaged has failed
   std::uint64_t num_passes_ = 0;   // since the parameters were hooked
   std::exception_ptr kept_error_;  // of an operator's callback, which must not throw
-  bool joining_ = false;
-  int join_number_ = 0;
-  bool divide_by_initial_size_ = true;
-  int first_training_rank_ = 0;
+  JoinState join_;
   BufferSync buffer_sync_;
   DdpStatistics statistics_;
 };

@@ -66,7 +66,7 @@ DistributedModel distribute_wrapped(std::shared_ptr<torch::nn::Module> model, co
 }
 
 void begin_forward(const DistributedModel& model) {
-  // What backward computes again is no forward.
+  // A forward that runs again inside backward, as in recompute(), does not count.
   if (intercept::present_pass() == intercept::Pass::kForward) model.state()->begin_forward();
 }
 

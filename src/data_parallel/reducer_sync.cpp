@@ -4,27 +4,90 @@
 #include <tessera/core/error.h>
 #include <tessera/intercept/backward_pass.h>
 #include <tessera/intercept/gradient_node.h>
+#include <tessera/shard/plain_alias.h>
 
 #include <ATen/ATen.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
 
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
 
-#include <tessera/shard/plain_alias.h>
-
-#include "data_parallel/bucket_gradients.h"
+#include "data_parallel/flat_parameters.h"
 
 namespace tessera::data_parallel {
+
+HookAdapter::HookAdapter(std::shared_ptr<GradientHook> hook, Communicator comm)
+    : hook_(std::move(hook)), comm_(std::move(comm)), divisor_(comm_.size()) {
+  if (hook_->taken_.exchange(true)) {
+    throw ConfigError("the gradient hook \"" + hook_->name() + "\" serves a model already (rank " +
+                      std::to_string(comm_.world_rank()) +
+                      "): make one for each model and, where ranks are threads, for each rank");
+  }
+}
+
+HookAdapter::~HookAdapter() { hook_->taken_ = false; }
+
+GradientHook::Finish HookAdapter::start(const c10d::GradBucket& bucket) {
+  const at::NoGradGuard no_grad;
+  GradientBucket ours;
+  const auto index = static_cast<std::size_t>(next_index_++);
+  ours.index = index;
+  ours.flat = bucket.getBuffer();
+  ours.parameters = parameters_of(bucket, index);
+  ours.gradients = gradients_in(ours.flat, ours.parameters);
+  for (at::Tensor& gradient : ours.gradients) gradient = as_real(gradient);
+  ours.divisor = is_divided_ ? 1 : divisor_;
+  return hook_->start(ours, comm_);
+}
+
+std::vector<at::Tensor> HookAdapter::parameters_of(const c10d::GradBucket& bucket, std::size_t index) const {
+  return index < parameters_.size() ? parameters_[index] : bucket.getParameters();
+}
+
+void HookAdapter::divide_the_rest(const c10d::GradBucket& bucket, std::size_t index) const {
+  const at::NoGradGuard no_grad;
+  const auto parameters = parameters_of(bucket, index);
+  const auto gradients = gradients_in(bucket.getBuffer(), parameters);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!is_divided_(parameters[i])) at::Tensor(gradients[i]).div_(divisor_);
+  }
+}
+
+void HookAdapter::abandon() noexcept {
+  for (const auto& [index, finish] : started_) {
+    try {
+      finish();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the result is not used anyway
+    }
+  }
+  started_.clear();
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> HookAdapter::runHook(c10d::GradBucket& bucket) {
+  const std::int64_t index = next_index_;
+  if (is_divided_) divide_the_rest(bucket, static_cast<std::size_t>(index));
+  started_[index] = start(bucket);
+  auto ready = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
+  ready->markCompleted(c10::IValue(index));
+  return ready;
+}
+
+at::Tensor HookAdapter::parseHookResult(const c10::IValue& result) {
+  const at::NoGradGuard no_grad;
+  auto started = started_.extract(result.toInt());
+  if (started.empty()) throw InternalError("a bucket of gradients was finished that had not been started");
+  return started.mapped()();
+}
 
 ReducerSync::ReducerSync(const NamedTensors& parameters, const Communicator& comm, const DdpSettings& settings)
     : parameters_(parameters.tensors), comm_(comm), settings_(settings) {
   std::unordered_map<std::size_t, std::string> names;
   for (std::size_t i = 0; i < parameters.names.size(); ++i) names[i] = parameters.names[i];
   // Note [Buckets in the group's memory]
-  // The reducer allocates its buckets itself, here and when it rebuilds them in the order in which gradients came.
+  // The reducer allocates its buckets itself, here and when it rebuilds them in the order in which gradients arrived.
   const MemoryScope scope(comm_);
   reducer_ = std::make_shared<c10d::Reducer>(
       parameters_, buckets_of(settings_.bucket_bytes), comm_.process_group(),
@@ -32,14 +95,14 @@ ReducerSync::ReducerSync(const NamedTensors& parameters, const Communicator& com
       settings_.find_unused_parameters, settings_.gradient_as_bucket_view, std::move(names),
       std::min(settings_.first_bucket_bytes, settings_.bucket_bytes), /*skip_all_reduce_unused_params=*/false,
       /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/std::vector<std::int64_t>());
-  // Who calls gradient_came() decides when a gradient is complete.
+  // The caller of gradient_came() decides when a gradient is complete.
   reducer_->remove_autograd_hooks();
   logger_ = std::make_shared<c10d::Logger>(reducer_);
   reducer_->set_logger(logger_);
   if (settings_.static_graph) reducer_->set_static_graph();
   auto adapter = std::make_unique<HookAdapter>(settings_.hook, comm_);
   adapter_ = adapter.get();
-  // Only where the reducer takes every gradient when it comes, and leaves it in the bucket.
+  // Only if the reducer takes every gradient when it arrives, and leaves it in the bucket.
   divides_ = settings_.hook->takes_divided(comm_) && settings_.gradient_as_bucket_view && !settings_.static_graph &&
              !settings_.delay_all_reduce;
   if (divides_) {
@@ -54,7 +117,7 @@ void ReducerSync::note_buckets() {
   const auto buckets = reducer_->get_grad_buckets(/*return_zero_tensors=*/false);
   num_buckets_ = buckets.size();
   if (divides_) note_places(buckets);
-  release_views();  // the reducer makes gradients that are there views of its new buckets
+  release_views();  // the reducer has made existing gradients views of its new buckets
 }
 
 void ReducerSync::note_places(const std::vector<c10d::GradBucket>& buckets) {
@@ -72,13 +135,13 @@ void ReducerSync::note_places(const std::vector<c10d::GradBucket>& buckets) {
 
 void ReducerSync::gradient_came(std::size_t index, bool averages) {
   if (averages && divides_) divide(index);
-  // If nothing is averaged it notes which parameters are used.
+  // In a pass that does not average, the reducer only notes which parameters are used.
   reducer_->autograd_hook(index);
 }
 
 void ReducerSync::divide(std::size_t index) {
-  // The reducer copies a gradient into its bucket unless it lies there already; dividing it on the way costs nothing,
-  // dividing the sum later another pass over all gradients.
+  // The reducer copies a gradient into its bucket unless it lies there already. Dividing during that copy costs
+  // nothing; dividing the sum later would take another pass over all gradients.
   const at::NoGradGuard no_grad;
   at::Tensor& gradient = parameters_[index].mutable_grad();
   if (!gradient.defined()) return;
@@ -88,7 +151,7 @@ void ReducerSync::divide(std::size_t index) {
 }
 
 ReducerSync::Indices ReducerSync::buckets_of(std::int64_t bucket_bytes) const {
-  // Gradients come in about the reverse of the order of the parameters, so buckets are filled from the last.
+  // Gradients arrive roughly in the reverse order of the parameters, so buckets are filled from the last parameter.
   const std::vector<at::Tensor> reversed(parameters_.rbegin(), parameters_.rend());
   std::vector<std::int64_t> indices(parameters_.size());
   for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<std::int64_t>(indices.size() - 1 - i);
@@ -99,9 +162,9 @@ ReducerSync::Indices ReducerSync::buckets_of(std::int64_t bucket_bytes) const {
 }
 
 // Note [Buckets that are given]
-// The reducer arranges its buckets anew after its first pass, in the order in which gradients came, and then never
-// again. Buckets that are given must not be lost by that: it is told that all gradients came, arranges at once what it
-// likes, and gets the given ones after that. What it says of its buckets' parameters is wrong from then on.
+// The reducer rearranges its buckets once, after its first pass, in the order in which gradients arrived. That must not
+// replace buckets that are given. So we first report all gradients to it as arrived and let it rearrange at once; then
+// we set the given buckets. From then on, the parameters that it reports for its buckets are wrong.
 void ReducerSync::rebuild_buckets() {
   const MemoryScope scope(comm_);
   if (!new_buckets_.empty()) reducer_->push_rebuilt_params_for_all_indices();
@@ -124,7 +187,7 @@ void ReducerSync::arrange(const Indices& buckets) {
 }
 
 void ReducerSync::backward_starts(const std::vector<bool>& used, bool is_first) {
-  reducer_->prepare_for_forward();  // it counts its passes by that
+  reducer_->prepare_for_forward();  // the reducer counts its passes in this call
   rebuild_buckets();
   adapter_->begin_pass();
   divided_.clear();
@@ -132,8 +195,8 @@ void ReducerSync::backward_starts(const std::vector<bool>& used, bool is_first) 
   const bool search = settings_.find_unused_parameters && !settings_.static_graph;
   std::vector<at::Tensor> outputs;
   if (search) {
-    // The reducer searches the graph for the parameters that some outputs reach. The engine has told which those are:
-    // an output made up for them spares it all but one step.
+    // The reducer searches the graph for the parameters that some outputs reach. Autograd's engine has already reported
+    // them in `used`, so an artificial output that leads directly to them makes the search one step long.
     std::vector<at::Tensor> reached;
     for (std::size_t i = 0; i < used.size(); ++i) {
       if (used[i]) reached.push_back(parameters_[i]);
@@ -142,7 +205,7 @@ void ReducerSync::backward_starts(const std::vector<bool>& used, bool is_first) 
   }
   reducer_->prepare_for_backward(outputs);
   if (settings_.static_graph && is_first) {
-    // In its first pass over a static graph the reducer only counts; then it reduces all at once.
+    // In its first pass over a static graph the reducer only counts gradients; it reduces them all at once at the end.
     intercept::at_end_of_backward([reducer = reducer_] { reducer->delay_all_reduce(); });
   }
 }
@@ -182,7 +245,7 @@ void ReducerSync::shadow_backward() {
     comm_.process_group()->allreduce(used)->wait();
   }
   for (const auto& wait : finish) wait();
-  // As if gradients had come: the next forward of the others rebuilds the buckets if this was their first.
+  // As if gradients had arrived: after their first pass the other ranks rebuild their buckets, and this rank must too.
   reducer_->push_rebuilt_params_for_all_indices();
 }
 

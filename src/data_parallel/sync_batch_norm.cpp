@@ -14,7 +14,7 @@ using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// Shaped so that it meets the features of `like`, which are in dim 1.
+/// Shaped so that it broadcasts along the features of `like`, which are in dim 1.
 Tensor along_features(const Tensor& vector, const Tensor& like) {
   std::vector<std::int64_t> shape(static_cast<std::size_t>(like.dim()), 1);
   shape[1] = vector.numel();

@@ -2,12 +2,131 @@
 #include <tessera/flight/rank_set.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
+#include <optional>
+#include <ranges>
+#include <set>
+#include <string>
 #include <utility>
-
-#include "flight/group_history.h"
+#include <vector>
 
 namespace tessera::flight {
+
+/// The collectives of one group as its members recorded them.
+class GroupHistory {
+ public:
+  /// One for every group that any rank recorded.
+  static std::vector<GroupHistory> of(const std::vector<RankStatus>& ranks);
+
+  const std::string& name() const { return name_; }
+
+  /// The first call on which the members, as far as they recorded it, do not agree.
+  struct Divergence {
+    std::uint64_t sequence;
+    std::map<std::string, std::vector<int>> ranks_by_signature;
+    std::map<std::string, const CallRecord*> example;
+  };
+  std::optional<Divergence> divergence() const;
+
+  /// The first call that members made from different lines, though it is the same operation.
+  std::optional<std::uint64_t> first_call_from_other_lines() const;
+
+  /// The collective in which some members wait and to which others have not come.
+  struct Gap {
+    const CallRecord* call;
+    std::vector<int> waiting;
+    std::vector<int> absent;  ///< members whose last call is earlier, or that recorded none
+  };
+  std::optional<Gap> gap() const;
+
+  const CallRecord* call(std::uint64_t sequence, int rank) const;
+  /// The latest collective of a member; nothing when it made none.
+  const CallRecord* last_call(int rank) const;
+
+ private:
+  std::string name_;
+  std::vector<int> members_;
+  std::map<std::uint64_t, std::map<int, const CallRecord*>> calls_;  // by sequence and rank
+};
+
+std::vector<GroupHistory> GroupHistory::of(const std::vector<RankStatus>& ranks) {
+  std::map<std::string, GroupHistory> histories;
+  for (const RankStatus& status : ranks) {
+    if (!status.snapshot) continue;
+    for (const GroupRecord& group : status.snapshot->groups) {
+      GroupHistory& history = histories[group.name];
+      history.name_ = group.name;
+      history.members_ = group.ranks;
+    }
+    for (const CallRecord& call : status.snapshot->calls) {
+      if (!call.is_collective) continue;
+      GroupHistory& history = histories[call.group];
+      history.name_ = call.group;
+      history.calls_[call.sequence][status.rank] = &call;
+    }
+  }
+  std::vector<GroupHistory> result;
+  for (auto& [name, history] : histories) result.push_back(std::move(history));
+  return result;
+}
+
+std::optional<GroupHistory::Divergence> GroupHistory::divergence() const {
+  for (const auto& [sequence, by_rank] : calls_) {
+    Divergence found{sequence, {}, {}};
+    for (const auto& [rank, call] : by_rank) {
+      const std::string key = agreement_key(*call);
+      found.ranks_by_signature[key].push_back(rank);
+      found.example.emplace(key, call);
+    }
+    if (found.ranks_by_signature.size() > 1) return found;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> GroupHistory::first_call_from_other_lines() const {
+  for (const auto& [sequence, by_rank] : calls_) {
+    std::set<std::pair<std::string, std::uint32_t>> places;
+    for (const auto& [rank, call] : by_rank) places.emplace(call->file, call->line);
+    if (places.size() > 1) return sequence;
+  }
+  return std::nullopt;
+}
+
+std::optional<GroupHistory::Gap> GroupHistory::gap() const {
+  for (const auto& [sequence, by_rank] : calls_) {
+    Gap found{nullptr, {}, {}};
+    for (const auto& [rank, call] : by_rank) {
+      // A member whose call failed had waited too.
+      if (call->state == CallState::kDone) continue;
+      found.waiting.push_back(rank);
+      found.call = call;
+    }
+    if (found.call == nullptr) continue;
+    for (const int member : members_) {
+      const CallRecord* last = last_call(member);
+      if (last == nullptr || last->sequence < sequence) found.absent.push_back(member);
+    }
+    if (!found.absent.empty()) return found;
+  }
+  return std::nullopt;
+}
+
+const CallRecord* GroupHistory::call(std::uint64_t sequence, int rank) const {
+  const auto by_rank = calls_.find(sequence);
+  if (by_rank == calls_.end()) return nullptr;
+  const auto found = by_rank->second.find(rank);
+  return found == by_rank->second.end() ? nullptr : found->second;
+}
+
+const CallRecord* GroupHistory::last_call(int rank) const {
+  for (const auto& [sequence, by_rank] : std::ranges::reverse_view(calls_)) {
+    const auto found = by_rank.find(rank);
+    if (found != by_rank.end()) return found->second;
+  }
+  return nullptr;
+}
+
 namespace {
 
 std::string place(const CallRecord& call) { return call.file + ":" + std::to_string(call.line); }
@@ -34,7 +153,7 @@ const char* verb_of_several(RankCondition condition) {
   return condition == RankCondition::kSilent ? "are silent" : verb(condition);
 }
 
-/// Looks one report's ranks over.
+/// Finds the causes for one report.
 class Analysis {
  public:
   explicit Analysis(const HangReport& report) : report_(report), histories_(GroupHistory::of(report.ranks)) {}
@@ -59,7 +178,8 @@ class Analysis {
     return found == report_.ranks.end() ? nullptr : &*found;
   }
 
-  /// The ranks that are lost. Those of a host that is gone are one cause; what happened to processes is one for each.
+  /// The lost ranks, by cause. Each dead or stopped process is a cause of its own; ranks that are silent or missing for
+  /// the same reason, such as a lost host, are one cause.
   std::map<std::pair<int, std::string>, std::vector<int>> lost_together(bool disagree) const {
     std::map<std::pair<int, std::string>, std::vector<int>> causes;
     for (const RankStatus& status : report_.ranks) {
@@ -71,7 +191,7 @@ class Analysis {
     return causes;
   }
 
-  /// Where a rank is, in one sentence, and where it would be waited for.
+  /// Adds the last call of a rank, the calls in which others wait for it, and its stack.
   void describe(int rank, Finding& finding) const {
     const RankStatus* status = status_of(rank);
     if (status == nullptr || !status->snapshot) {

@@ -36,7 +36,7 @@ struct CallEntry {
   std::array<char, 96> file;  // its end
 };
 
-/// The layout of a black box. Two builds of Tessera never share one: the launcher's and the ranks' sizes must agree.
+/// The layout of a black box. Two builds of Tessera with different layouts cannot share one: its size is checked.
 struct Box {
   std::atomic<std::uint64_t> magic;  // written last
   std::int32_t rank;
@@ -51,9 +51,9 @@ struct Box {
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-/// What the memory holds, believed in nothing: whoever wrote it may have died while writing.
+/// What the memory holds. Trusts no field, because the process that wrote it may have died while writing.
 Snapshot read_box(const Box& box);
-/// As a record, unless the entry is unused, being written or overwritten meanwhile.
+/// The entry as a record; nothing when it is unused, is being written or was overwritten meanwhile.
 std::optional<CallRecord> read_entry(const Box& box, const CallEntry& entry);
 
 }  // namespace tessera::flight

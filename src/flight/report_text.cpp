@@ -1,13 +1,197 @@
+#include <tessera/core/error.h>
 #include <tessera/flight/clock.h>
 #include <tessera/flight/hang_report.h>
 #include <tessera/flight/rank_set.h>
+#include <tessera/flight/snapshot.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace tessera::flight {
+
+/// Throws ConfigError for a fraction, for a number that does not fit and for anything that is no number. The library
+/// would convert them, a number that does not fit with undefined behaviour.
+template <typename Integer>
+Integer whole_number(const nlohmann::json& value) {
+  if (value.is_number_unsigned() && std::in_range<Integer>(value.get<std::uint64_t>())) return value.get<Integer>();
+  if (value.is_number_integer() && !value.is_number_unsigned() && std::in_range<Integer>(value.get<std::int64_t>())) {
+    return value.get<Integer>();
+  }
+  throw ConfigError(std::string("expected a whole number that fits, found ") + value.type_name());
+}
+
+template <typename Integer>
+std::vector<Integer> whole_numbers(const nlohmann::json& list) {
+  std::vector<Integer> numbers;
+  for (const auto& value : list) numbers.push_back(whole_number<Integer>(value));
+  return numbers;
+}
+
+/// Reads a whole number into a field.
+template <typename Integer>
+void read_number(const nlohmann::json& object, const char* key, Integer& field) {
+  field = whole_number<Integer>(object.at(key));
+}
+
+/// With the `num_calls` latest calls.
+nlohmann::json to_object(const Snapshot& snapshot, std::size_t num_calls);
+/// Throws nlohmann::json::exception, or ConfigError, for what is not a snapshot.
+Snapshot snapshot_from(const nlohmann::json& object);
+
+namespace {
+
+constexpr const char* kFormat = "tessera hang report 1";
+constexpr std::array<const char*, 6> kConditions = {"waiting", "running", "stopped", "silent", "dead", "missing"};
+
+RankCondition condition_from(const std::string& name) {
+  for (std::size_t i = 0; i < kConditions.size(); ++i) {
+    if (name == kConditions[i]) return static_cast<RankCondition>(i);
+  }
+  throw ConfigError("a rank cannot be \"" + name + "\"");
+}
+
+RankStatus status_from(const nlohmann::json& object) {
+  RankStatus status;
+  read_number(object, "rank", status.rank);
+  status.condition = condition_from(object.at("condition").get<std::string>());
+  object.at("detail").get_to(status.detail);
+  object.at("stack").get_to(status.stack);
+  if (!object.at("snapshot").is_null()) status.snapshot = snapshot_from(object.at("snapshot"));
+  return status;
+}
+
+}  // namespace
+
+std::string to_json(const HangReport& report) {
+  nlohmann::json findings = nlohmann::json::array();
+  for (const Finding& finding : report.findings) {
+    findings.push_back(
+        {{"ranks", finding.ranks}, {"what", finding.what}, {"details", finding.details}, {"advice", finding.advice}});
+  }
+  nlohmann::json ranks = nlohmann::json::array();
+  for (const RankStatus& status : report.ranks) {
+    nlohmann::json snapshot;
+    if (status.snapshot) snapshot = to_object(*status.snapshot, std::numeric_limits<std::size_t>::max());
+    ranks.push_back({{"rank", status.rank},
+                     {"condition", kConditions[static_cast<std::size_t>(status.condition)]},
+                     {"detail", status.detail},
+                     {"stack", status.stack},
+                     {"snapshot", std::move(snapshot)}});
+  }
+  const nlohmann::json object = {
+      {"format", kFormat},         {"trigger", report.trigger},       {"fatal", report.fatal},
+      {"time_ns", report.time_ns}, {"world_size", report.world_size}, {"findings", std::move(findings)},
+      {"ranks", std::move(ranks)}};
+  return object.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+HangReport hang_report_from_json(std::string_view text) {
+  try {
+    const auto object = nlohmann::json::parse(text);
+    if (object.at("format") != kFormat) throw ConfigError("this is not a hang report of this version of Tessera");
+    HangReport report;
+    object.at("trigger").get_to(report.trigger);
+    object.at("fatal").get_to(report.fatal);
+    read_number(object, "time_ns", report.time_ns);
+    read_number(object, "world_size", report.world_size);
+    for (const auto& finding : object.at("findings")) {
+      report.findings.push_back({whole_numbers<int>(finding.at("ranks")), finding.at("what").get<std::string>(),
+                                 finding.at("details").get<std::vector<std::string>>(),
+                                 finding.at("advice").get<std::string>()});
+    }
+    for (const auto& rank : object.at("ranks")) report.ranks.push_back(status_from(rank));
+    return report;
+  } catch (const nlohmann::json::exception& error) {
+    throw ConfigError(std::string("this is not a hang report: ") + error.what());
+  }
+}
+
+namespace {
+
+nlohmann::json to_object(const CallRecord& call) {
+  return {{"sequence", call.sequence},
+          {"group", call.group},
+          {"operation", call.operation},
+          {"collective", call.is_collective},
+          {"dtype", call.dtype},
+          {"shape", call.shape},
+          {"file", call.file},
+          {"line", call.line},
+          {"state", static_cast<int>(call.state)},
+          {"started_ns", call.started_ns},
+          {"ended_ns", call.ended_ns}};
+}
+
+CallRecord call_from(const nlohmann::json& object) {
+  CallRecord call;
+  read_number(object, "sequence", call.sequence);
+  object.at("group").get_to(call.group);
+  object.at("operation").get_to(call.operation);
+  object.at("collective").get_to(call.is_collective);
+  object.at("dtype").get_to(call.dtype);
+  call.shape = whole_numbers<std::int64_t>(object.at("shape"));
+  object.at("file").get_to(call.file);
+  read_number(object, "line", call.line);
+  const int state = whole_number<int>(object.at("state"));
+  if (state < 0 || state > 2) throw ConfigError("there is no state " + std::to_string(state) + " of a call");
+  call.state = static_cast<CallState>(state);
+  read_number(object, "started_ns", call.started_ns);
+  read_number(object, "ended_ns", call.ended_ns);
+  return call;
+}
+
+}  // namespace
+
+nlohmann::json to_object(const Snapshot& snapshot, std::size_t num_calls) {
+  nlohmann::json groups = nlohmann::json::array();
+  for (const auto& group : snapshot.groups) {
+    groups.push_back({{"name", group.name}, {"size", group.size}, {"ranks", ranks_text(group.ranks)}});
+  }
+  nlohmann::json calls = nlohmann::json::array();
+  const std::size_t skipped = snapshot.calls.size() > num_calls ? snapshot.calls.size() - num_calls : 0;
+  for (std::size_t i = skipped; i < snapshot.calls.size(); ++i) calls.push_back(to_object(snapshot.calls[i]));
+  return {{"rank", snapshot.rank},    {"world_size", snapshot.world_size}, {"process", snapshot.process},
+          {"host", snapshot.host},    {"verdict", snapshot.verdict},       {"groups", std::move(groups)},
+          {"calls", std::move(calls)}};
+}
+
+Snapshot snapshot_from(const nlohmann::json& object) {
+  Snapshot snapshot;
+  read_number(object, "rank", snapshot.rank);
+  read_number(object, "world_size", snapshot.world_size);
+  read_number(object, "process", snapshot.process);
+  object.at("host").get_to(snapshot.host);
+  snapshot.verdict = object.value("verdict", "");  // reports of version 0.1 have none
+  for (const auto& group : object.at("groups")) {
+    snapshot.groups.push_back({group.at("name").get<std::string>(), whole_number<int>(group.at("size")),
+                               parse_ranks(group.at("ranks").get<std::string>())});
+  }
+  for (const auto& call : object.at("calls")) snapshot.calls.push_back(call_from(call));
+  return snapshot;
+}
+
+std::string to_json(const Snapshot& snapshot, std::size_t num_calls) {
+  // Names of files need not be UTF-8.
+  return to_object(snapshot, num_calls).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Snapshot snapshot_from_json(std::string_view text) {
+  try {
+    return snapshot_from(nlohmann::json::parse(text));
+  } catch (const nlohmann::json::exception& error) {
+    throw ConfigError(std::string("this is not a snapshot of a rank: ") + error.what());
+  }
+}
+
 namespace {
 
 constexpr int kLabelColumns = 7;
@@ -17,7 +201,7 @@ std::string wrapped(const std::string& label, const std::string& text, int width
   std::string indent(kLabelColumns, ' ');
   std::string line = label;
   line.resize(std::max<std::size_t>(label.size(), kLabelColumns), ' ');
-  // Blanks at the front of a text are meant: frames of a stack stand further in.
+  // Leading blanks are kept: they indent the frames of a stack.
   const auto front = text.find_first_not_of(' ');
   if (front != std::string::npos && front > 0) {
     line.append(front, ' ');

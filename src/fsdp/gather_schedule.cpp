@@ -1,8 +1,79 @@
 #include "fsdp/gather_schedule.h"
 
+#include <tessera/core/error.h>
+#include <tessera/shard/same_model.h>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
+#include <cstddef>
 
 namespace tessera::fsdp {
+namespace {
+
+// A long evaluation must not take unbounded memory.
+constexpr std::size_t kMaxEvents = 10'000;
+constexpr std::uint64_t kPrime = 1099511628211U;  // of FNV-1a
+
+}  // namespace
+
+void SamePath::note(Event event, int unit) {
+  const int code = 2 * unit + (event == Event::kAverage ? 1 : 0);
+  number_ = (number_ ^ static_cast<std::uint64_t>(code + 1)) * kPrime;
+  if (events_.size() < kMaxEvents) events_.push_back(code);
+}
+
+void SamePath::require_agreement(const Communicator& comm, const NameOf& name_of) const {
+  if (comm.size() == 1) return;
+  const at::NoGradGuard no_grad;
+  const auto path = static_cast<std::int64_t>(number_ >> 1);
+  const at::Tensor extremes = at::tensor({path, -path}, at::kLong);
+  comm.all_reduce(extremes, ReduceOp::kMax);
+  const auto* found = extremes.const_data_ptr<std::int64_t>();
+  if (found[0] == -found[1]) return;
+  std::vector<std::string> lines;
+  for (const int code : events_) {
+    lines.push_back((code % 2 == 1 ? "averages " : "gathers ") + name_of(code / 2));
+  }
+  require_same_lines(comm, lines, "do not take the same path through the model",
+                     "Parameters are gathered by all ranks together: take the same branch on every rank, by numbers "
+                     "that all ranks have");
+  throw ConfigError("the ranks of group " + comm.name() +
+                    " do not take the same path through the model: they part after " + std::to_string(events_.size()) +
+                    " gathers and averages");
+}
+
+void SamePath::forget() {
+  number_ = 0;
+  events_.clear();
+}
+
+bool NextUnits::ends_backward(const Place& place, const Place& next) {
+  return std::get<2>(place) == Pass::kBackward && std::get<2>(next) != Pass::kBackward;
+}
+
+void NextUnits::used(int unit, Pass pass) {
+  if (unit == std::get<1>(last_) && pass == std::get<2>(last_)) return;
+  const Place place = after(last_, unit, pass);
+  followed_by_[last_] = place;
+  last_ = place;
+}
+
+std::vector<int> NextUnits::predict(std::size_t count) const {
+  std::vector<int> units;
+  Place place = last_;
+  // An order that cycles among few units never yields more. So stop after as many steps as the map has entries.
+  for (std::size_t i = 0; i < followed_by_.size() && units.size() < count; ++i) {
+    const auto next = followed_by_.find(place);
+    if (next == followed_by_.end() || ends_backward(place, next->second)) break;
+    place = next->second;
+    const int unit = std::get<1>(place);
+    if (unit != std::get<1>(last_) && std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
+  }
+  return units;
+}
+
 namespace {
 
 // How many units are gathered ahead without limit_all_gathers.
@@ -23,11 +94,11 @@ void GatherSchedule::use(int unit, Pass pass) {
   const bool is_new = wanted_.empty() || wanted_.front() != unit;
   if (is_new) {
     order_.used(unit, pass);
-    wanted_ = order_.foretell(num_ahead(pass));
+    wanted_ = order_.predict(num_ahead(pass));
     wanted_.insert(wanted_.begin(), unit);
     if (reshards(pass)) release_all_but(wanted_);
   }
-  // The unit itself first, then those ahead: they travel while it is waited for and used.
+  // The unit itself first, then those ahead: they travel while this unit is awaited and used.
   if (is_new) {
     gather(wanted_);
   } else if (units_[static_cast<std::size_t>(unit)]->state() == UnitState::kSharded) {
@@ -37,7 +108,7 @@ void GatherSchedule::use(int unit, Pass pass) {
 }
 
 void GatherSchedule::unit_is_complete() {
-  if (options_.backward_prefetch() == BackwardPrefetch::kPost) gather(order_.foretell(most_ahead()));
+  if (options_.backward_prefetch() == BackwardPrefetch::kPost) gather(order_.predict(most_ahead()));
 }
 
 bool GatherSchedule::reshards(Pass pass) const {
@@ -82,7 +153,7 @@ void GatherSchedule::hold(const std::vector<int>& units, bool writes) {
     held.finish_gather();
     if (writes) held.begin_write();
   }
-  // All or none: who could not have them will not let them go.
+  // After all gathers: if one throws, nothing is held, and let_go() will not be called.
   for (const int unit : units) {
     ++holds_[static_cast<std::size_t>(unit)];
     if (writes) ++writers_[static_cast<std::size_t>(unit)];

@@ -12,8 +12,8 @@
 namespace tessera::fsdp {
 namespace {
 
-// What is averaged at a time holds that many units' gradients: two, so that short ones follow each other without a gap,
-// but one of long ones, which the backward of the next unit hides as a rule.
+// At most this many units are averaged at a time: two, so that small units follow each other without a gap. Above
+// kMaxReducingBytes only one, since the backward of the next unit usually hides its average.
 constexpr std::size_t kMaxReducing = 2;
 constexpr std::int64_t kMaxReducingBytes = std::int64_t{16} << 20;
 
@@ -35,7 +35,7 @@ void GradientReduction::hook(const std::weak_ptr<GradientListener>& listener) {
       });
     }
   }
-  // A pass may reach these alone: of a small model, or of one whose large parameters are frozen.
+  // A pass may reach only these, in a small model or in one whose large parameters are frozen.
   for (std::size_t i = 0; i < replicated_.tensors.size(); ++i) {
     const at::Tensor& parameter = replicated_.tensors[i];
     notices_.emplace_back(parameter, [&parameter, listener, i] {
@@ -55,7 +55,7 @@ bool GradientReduction::other_graphs_live() const {
 void GradientReduction::start(bool averages) {
   averages_ = averages;
   for (std::size_t i = 0; i < units_.size(); ++i) {
-    // Promised gradients that are under way: nobody may clear them.
+    // Promised gradients whose average is under way must not be cleared.
     const bool is_under_way = std::find(reducing_.begin(), reducing_.end(), static_cast<int>(i)) != reducing_.end();
     if (!is_under_way) units_[i]->drop_cleared_gradients();
   }
@@ -186,7 +186,7 @@ std::vector<at::Tensor> GradientReduction::trained_replicated() const {
 void GradientReduction::reduce_replicated() {
   const std::vector<at::Tensor> trained = trained_replicated();
   if (trained.empty()) return;
-  // One that no rank used keeps having no gradient: weight decay would act on zeros.
+  // A parameter that no rank used still gets no gradient: weight decay would act on zeros.
   const at::Tensor used = at::zeros({static_cast<std::int64_t>(trained.size())});
   for (std::size_t i = 0; i < trained.size(); ++i) {
     used[static_cast<std::int64_t>(i)] = trained[i].grad().defined() ? 1 : 0;

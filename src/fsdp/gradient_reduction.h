@@ -11,25 +11,25 @@
 #include <memory>
 #include <vector>
 
-#include "fsdp/same_path.h"
+#include "fsdp/gather_schedule.h"
 #include "fsdp/unit.h"
 
 namespace tessera::fsdp {
 
-/// Told of gradients on their way.
+/// Notified of gradients as they arrive.
 class GradientListener {
  public:
   virtual ~GradientListener() = default;
-  /// One of a parameter comes: the first of a pass begins it, and calls start(). What it returns lives as long as the
-  /// gradient is dealt with. Throws what must stop the pass.
+  /// The gradient of a parameter arrives. The first one begins the pass and calls start(). The returned object lives
+  /// while the gradient is processed. Exceptions end the pass.
   virtual std::shared_ptr<void> on_gradient(const at::Tensor& parameter) = 0;
-  /// The same of a parameter that stays whole, trained or not, when it was added.
+  /// The gradient of a parameter that stays whole, trained or not, was accumulated.
   virtual void on_replicated_gradient(std::size_t index) = 0;
   /// All gradients of a unit that come in this pass are taken.
   virtual void on_unit_complete(int unit) = 0;
 };
 
-/// Takes gradients on their way to `grad()` and averages them over the ranks, unit by unit, as they complete.
+/// Intercepts gradients before they reach `grad()` and averages them over the ranks, unit by unit, as units complete.
 class GradientReduction {
  public:
   /// Requires: `units`, `replicated` and `path` outlive it.
@@ -39,11 +39,13 @@ class GradientReduction {
   GradientReduction(const GradientReduction&) = delete;
   GradientReduction& operator=(const GradientReduction&) = delete;
 
-  /// From now on gradients of units come here instead of to `grad()`; when `listener` is gone they go nowhere.
+  /// From now on this object takes the gradients of units before they reach `grad()`. When `listener` is gone they are
+  /// dropped.
   /// Requires: the listener owns this object.
   void hook(const std::weak_ptr<GradientListener>& listener);
 
-  /// Whether forwards live whose backward is still to come, or that somebody keeps: of units.
+  /// Whether graphs through units live that are not of this backward pass: their backward is still to come, or a tensor
+  /// keeps them.
   bool other_graphs_live() const;
 
   /// A backward pass begins. `averages`: gradients of this and earlier passes are averaged in it.
@@ -54,27 +56,28 @@ class GradientReduction {
   /// Averages those units whose parameters have all their promised gradients, if there are any. Collective.
   void average_complete(const shard::GradientPromise& promise);
 
-  /// What is under way is in. Collective.
+  /// Waits for the averages that are under way. Collective.
   virtual void wait();
 
-  /// A forward begins. Throws ConfigError when its gradients could not be taken.
+  /// A forward begins. Throws ConfigError when its gradients could not be averaged.
   virtual void before_forward() {}
   /// The next pass is this rank's micro-batch `index`. Throws ConfigError where they have no numbers.
   virtual void set_micro_batch(std::int64_t index);
 
-  /// The pass broke off: what has not come to `grad()` yet is dropped. Blocks: until averages under way have ended.
+  /// The pass failed: drops the gradients that have not reached `grad()` yet. Blocks: until averages under way have
+  /// ended.
   virtual void abandon();
 
   std::uint64_t num_reduce_scatters() const { return num_reduce_scatters_; }
 
  protected:
   virtual void add(int unit, std::size_t index, const at::Tensor& gradient);
-  /// All gradients of the unit in this pass are added. Collective.
+  /// All gradients of the unit in this pass were passed to add(). Collective.
   virtual void complete(int unit);
 
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
   const UnitRanks& ranks() const { return ranks_; }
-  /// Those parameters that stay whole and are trained.
+  /// The parameters that stay whole and are trained.
   std::vector<at::Tensor> trained_replicated() const;
   void mark_gradients() const;
   void count_reduce_scatter() { ++num_reduce_scatters_; }

@@ -1,10 +1,13 @@
 #include "fsdp/memory_recorder.h"
 
 #include <tessera/core/error.h>
+#include <tessera/fsdp/fsdp_memory.h>
 
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <iomanip>
+#include <sstream>
 #include <string>
 #include <utility>
 
@@ -25,7 +28,7 @@ TrainingPhase phase_of(Pass pass) {
   throw InternalError("no such pass");
 }
 
-/// A new tensor like the parameter.
+/// Whether the operator makes a new tensor like the parameter.
 bool makes_another(std::string_view operator_name) {
   return operator_name.ends_with("_like") || operator_name == "aten::clone";
 }
@@ -37,14 +40,14 @@ void raise_to(MemoryBytes& peaks, const MemoryBytes& others) {
 }  // namespace
 
 std::shared_ptr<MemoryRecorder> MemoryRecorder::make(const std::shared_ptr<FsdpState>& state, std::size_t max_phases) {
-  for (const auto& unit : state->units()) {
+  for (const auto& unit : state->parts().units()) {
     if (!unit->shard().grad().defined() && !unit->has_unreduced_gradients()) continue;
     throw ConfigError("memory is counted from before the first backward: the parameters of \"" + unit->name() +
                       "\" have gradients already. Make the FsdpMemory right after fully_shard()");
   }
   std::shared_ptr<MemoryRecorder> recorder(new MemoryRecorder(state, max_phases));
-  std::vector<at::Tensor> written = state->replicated().tensors;
-  for (const auto& unit : state->units()) written.push_back(unit->shard());
+  std::vector<at::Tensor> written = state->parts().replicated().tensors;
+  for (const auto& unit : state->parts().units()) written.push_back(unit->shard());
   recorder->watch_ = intercept::Watch(written, recorder, intercept::Interest::kUsesAndEnds);
   state->record(recorder);
   return recorder;
@@ -55,28 +58,28 @@ MemoryRecorder::MemoryRecorder(std::shared_ptr<FsdpState> state, std::size_t max
       max_phases_(max_phases),
       thread_(std::this_thread::get_id()),
       start_(std::chrono::steady_clock::now()) {
-  const Communicator& comm = state_->ranks().shards;
+  const Communicator& comm = state_->parts().ranks().shards;
   memory_.explain_failures("rank " + std::to_string(comm.world_rank()),
                            "Parameters, gradients and optimizer are cut into " + std::to_string(comm.size()) +
                                ": use more ranks. For gathered and spare memory use smaller units, for activations "
-                               "tessera::checkpoint() or a smaller batch");
+                               "tessera::recompute() or a smaller batch");
   count_parameters();
-  follow(state_->rows(), MemoryKind::kGathered);
-  follow(state_->gradient_buffers().rows, MemoryKind::kGradients);
-  follow(state_->gradient_buffers().averages, MemoryKind::kGradients);
+  follow(state_->parts().flat_buffers(), MemoryKind::kGathered);
+  follow(state_->parts().gradient_buffers().flat, MemoryKind::kGradients);
+  follow(state_->parts().gradient_buffers().averages, MemoryKind::kGradients);
 }
 
 MemoryRecorder::~MemoryRecorder() {
-  state_->rows().observe(nullptr);
-  state_->gradient_buffers().rows.observe(nullptr);
-  state_->gradient_buffers().averages.observe(nullptr);
+  state_->parts().flat_buffers().observe(nullptr);
+  state_->parts().gradient_buffers().flat.observe(nullptr);
+  state_->parts().gradient_buffers().averages.observe(nullptr);
 }
 
 void MemoryRecorder::count_parameters() {
-  for (const auto& unit : state_->units()) {
+  for (const auto& unit : state_->parts().units()) {
     memory_.add(MemoryKind::kParameters, static_cast<std::int64_t>(unit->shard().nbytes()));
   }
-  for (const at::Tensor& parameter : state_->replicated().tensors) {
+  for (const at::Tensor& parameter : state_->parts().replicated().tensors) {
     memory_.add(MemoryKind::kParameters, static_cast<std::int64_t>(parameter.nbytes()));
   }
 }
@@ -99,7 +102,7 @@ void MemoryRecorder::pass_begins(Pass pass) {
 }
 
 void MemoryRecorder::backward_ended(const NamedTensors& replicated) {
-  // Autograd made them, among all else of the pass.
+  // Autograd made these gradients during the pass, where they counted as activations.
   for (const at::Tensor& parameter : replicated.tensors) {
     if (parameter.grad().defined()) memory_.move(parameter.grad(), MemoryKind::kGradients);
   }
@@ -129,7 +132,7 @@ void MemoryRecorder::on_done() {
   if (std::this_thread::get_id() != thread_ || num_under_way_ == 0) return;
   --num_under_way_;
   if (num_under_way_ > 0) return;
-  // Before the first pass: some optimizers have a state from the beginning, in the parameters' shapes.
+  // Before the first pass: some optimizers create their state at the beginning, in the parameters' shapes.
   if (!std::exchange(makes_state_, false)) return;
   memory_.move_marked(MemoryKind::kOptimizer);
   memory_.stop_marking();
@@ -174,3 +177,57 @@ std::vector<MemoryPhase> MemoryRecorder::timeline() const {
 }
 
 }  // namespace tessera::fsdp
+
+namespace tessera {
+namespace {
+
+constexpr int kNameWidth = 11;
+constexpr int kFigureWidth = 12;
+
+double in_mib(std::int64_t num_bytes) { return static_cast<double>(num_bytes) / (1 << 20); }
+
+}  // namespace
+
+const char* name_of(TrainingPhase phase) {
+  switch (phase) {
+    case TrainingPhase::kOther:
+      return "other";
+    case TrainingPhase::kForward:
+      return "forward";
+    case TrainingPhase::kBackward:
+      return "backward";
+    case TrainingPhase::kStep:
+      return "step";
+    case TrainingPhase::kEvaluation:
+      return "evaluation";
+  }
+  throw InternalError("no such phase");
+}
+
+FsdpMemory::FsdpMemory(const ShardedModel& sharded, std::size_t max_phases)
+    : recorder_(fsdp::MemoryRecorder::make(sharded.state(), max_phases)) {}
+
+FsdpMemory::~FsdpMemory() = default;
+
+MemoryBytes FsdpMemory::live() const { return recorder_->memory().live(); }
+MemoryBytes FsdpMemory::peaks() const { return recorder_->peaks(); }
+std::int64_t FsdpMemory::peak_of_all() const { return recorder_->peak_of_all(); }
+std::vector<MemoryPhase> FsdpMemory::timeline() const { return recorder_->timeline(); }
+std::uint64_t FsdpMemory::num_phases() const { return recorder_->num_phases(); }
+
+std::string FsdpMemory::text() const {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(2) << std::left << std::setw(kNameWidth) << "peak MiB" << std::right;
+  for (std::size_t i = 0; i < kNumMemoryKinds; ++i) {
+    text << std::setw(kFigureWidth) << name_of(static_cast<MemoryKind>(i));
+  }
+  text << std::setw(kFigureWidth) << "together" << '\n';
+  for (const MemoryPhase& phase : timeline()) {
+    text << std::left << std::setw(kNameWidth) << name_of(phase.phase) << std::right;
+    for (const std::int64_t num_bytes : phase.peaks.of_kind) text << std::setw(kFigureWidth) << in_mib(num_bytes);
+    text << std::setw(kFigureWidth) << in_mib(phase.peak_of_all) << '\n';
+  }
+  return text.str();
+}
+
+}  // namespace tessera

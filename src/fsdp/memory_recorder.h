@@ -16,13 +16,13 @@
 #include <thread>
 #include <vector>
 
-#include "fsdp/next_units.h"
+#include "fsdp/gather_schedule.h"
 
 namespace tessera::fsdp {
 
 class FsdpState;
 
-/// Keeps the books of FsdpMemory: hears of passes from FsdpState, of the optimizer from the parameters that it writes.
+/// Does the counting of FsdpMemory. FsdpState reports passes to it; a watch on the parameters reports the optimizer.
 class MemoryRecorder : public intercept::Listener {
  public:
   /// Begins to count.
@@ -33,7 +33,7 @@ class MemoryRecorder : public intercept::Listener {
 
   void pass_begins(Pass pass);
   void backward_ended(const NamedTensors& replicated);
-  /// Of a shard, or of a parameter that stays whole, after backward or before the first pass.
+  /// A use of a shard, or of a parameter that stays whole, after backward or before the first pass.
   void on_use(const intercept::Use& use) override;
   void on_done() override;
 
@@ -60,7 +60,7 @@ class MemoryRecorder : public intercept::Listener {
 
   bool had_pass_ = false;
   int num_under_way_ = 0;     // operators on parameters, before the first pass
-  bool makes_state_ = false;  // the outermost of them
+  bool makes_state_ = false;  // the outermost of them creates optimizer state
   TrainingPhase phase_ = TrainingPhase::kOther;
   double phase_start_ = 0;
   std::deque<MemoryPhase> phases_;  // that are over
@@ -69,7 +69,7 @@ class MemoryRecorder : public intercept::Listener {
   std::int64_t peak_of_all_ = 0;
 };
 
-/// What this thread creates while it lives counts as gradients.
+/// Tensors that this thread creates while it lives count as gradients.
 class GradientMemory {
  public:
   explicit GradientMemory(const std::shared_ptr<MemoryRecorder>& recorder) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <tessera/fsdp/fsdp_options.h>
-#include <tessera/fsdp/wrap_policy.h>
 #include <tessera/shard/named_tensors.h>
 
 #include <cstdint>
@@ -24,5 +23,9 @@ struct ModelPlan {
 /// Cuts a model into units, by the options' `auto_wrap`, `max_unit_bytes` and `min_num_params`. A parameter that
 /// several modules hold belongs to the first of them; one that is not floating point stays whole.
 ModelPlan plan_units(const torch::nn::Module& model, const FsdpOptions& options);
+
+/// Why these units cannot be sharded, "" when they can. Checks the kinds of the parameters, and whether other tensors
+/// share their memory.
+std::string fault_of(const torch::nn::Module& model, const ModelPlan& plan);
 
 }  // namespace tessera::fsdp

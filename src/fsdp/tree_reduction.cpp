@@ -13,19 +13,19 @@
 namespace tessera::fsdp {
 namespace {
 
-// Kernels that update parameters round differently where a thread's piece ends; in shards the pieces are others.
+// Kernels that update parameters round differently at the end of each thread's piece, and shards have other pieces.
 constexpr int kNumThreads = 1;
 
 // How many exchanges are under way at a time: each holds a unit's gradients twice.
 constexpr std::size_t kMaxExchanges = 2;
 
-/// The upper levels of the tree: neighbours, then neighbours of those. Overwrites the parts.
+/// Adds along the upper levels of the tree: pairs of neighbours, then pairs of these sums. Overwrites the parts.
 at::Tensor sum_of_parts(const at::Tensor& parts, std::int64_t num_parts) {
-  const at::Tensor rows = parts.view({num_parts, parts.numel() / num_parts});
+  const at::Tensor partial = parts.view({num_parts, parts.numel() / num_parts});
   for (std::int64_t stride = 1; stride < num_parts; stride *= 2) {
-    for (std::int64_t i = 0; i < num_parts; i += 2 * stride) rows[i].add_(rows[i + stride]);
+    for (std::int64_t i = 0; i < num_parts; i += 2 * stride) partial[i].add_(partial[i + stride]);
   }
-  return rows[0];
+  return partial[0];
 }
 
 /// The sum over the ranks along the tree, in place: ranks that share shards are neighbours.
@@ -62,7 +62,7 @@ void TreeReduction::before_forward() {
   for (const at::Tensor& parameter : trained_replicated()) {
     is_cleared = drop_cleared_gradient(parameter.mutable_grad()) && is_cleared;
   }
-  // This rank's part may be of zeros where another's is not: all refuse, or none.
+  // This rank's part may be zero where another rank's is not: all ranks refuse, or none.
   const at::Tensor left = at::full({1}, is_cleared ? 0 : 1, at::kInt);
   ranks().shards.all_reduce(left, ReduceOp::kMax);
   if (ranks().replicas) ranks().replicas->all_reduce(left, ReduceOp::kMax);
@@ -79,16 +79,17 @@ void TreeReduction::set_micro_batch(std::int64_t index) {
 
 // ---- a pass ---------------------------------------------------------------------------------------------------------
 
-at::Tensor& TreeReduction::row_of(std::size_t unit) {
+at::Tensor& TreeReduction::flat_of(std::size_t unit) {
   Gradients& gradients = gradients_[unit];
-  if (!gradients.row.defined()) {
+  if (!gradients.flat.defined()) {
     const Unit& whole = *units()[unit];
-    gradients.row = ranks().shards.empty({whole.layout().num_elements()}, whole.shard().options().requires_grad(false));
-    // Zeros in the gaps, and for parameters that this pass does not come to.
-    gradients.row.zero_();
+    gradients.flat =
+        ranks().shards.empty({whole.layout().num_elements()}, whole.shard().options().requires_grad(false));
+    // Zeros in the gaps, and for parameters that this pass does not reach.
+    gradients.flat.zero_();
     gradients.came.assign(whole.parameters().size(), false);
   }
-  return gradients.row;
+  return gradients.flat;
 }
 
 void TreeReduction::add(int unit, std::size_t index, const at::Tensor& gradient) {
@@ -99,9 +100,9 @@ void TreeReduction::add(int unit, std::size_t index, const at::Tensor& gradient)
     throw ConfigError("reproducible mode needs all gradients of a backward pass in one part, and " + item.name +
                       " got another one after its unit was complete (rank " +
                       std::to_string(ranks().shards.world_rank()) +
-                      "). To recompute activations use tessera::checkpoint()");
+                      "). To recompute activations use tessera::recompute()");
   }
-  at::Tensor place = row_of(u).narrow(0, item.range.start, item.range.size).view(gradient.sizes());
+  at::Tensor place = flat_of(u).narrow(0, item.range.start, item.range.size).view(gradient.sizes());
   if (gradients_[u].came[index]) {
     place.add_(gradient);
   } else {
@@ -115,7 +116,7 @@ void TreeReduction::complete(int unit) { contribute(static_cast<std::size_t>(uni
 void TreeReduction::contribute(std::size_t unit) {
   const at::NoGradGuard no_grad;
   Gradients& gradients = gradients_[unit];
-  gradients.tree.add(next_micro_batch_, std::exchange(row_of(unit), at::Tensor()));
+  gradients.tree.add(next_micro_batch_, std::exchange(flat_of(unit), at::Tensor()));
   gradients.contributed = true;
   if (!gradients.tree.is_complete()) return;
   while (exchanges_.size() >= kMaxExchanges) finish_oldest();
@@ -138,7 +139,7 @@ void TreeReduction::finish_oldest() {
   const int num_parts = unit.partition().num_parts();
   const at::Tensor sum = num_parts > 1 ? sum_of_parts(exchange.parts.result(), num_parts) : exchange.sums;
   if (ranks().replicas) ranks().replicas->with_strategy(CommunicationStrategy::kTree).all_reduce(sum);
-  // A power of two: exact. Memory of its own: the other parts need not stay.
+  // Exact, since it is a power of two. In new memory, so that the memory of all parts is freed.
   unit.give_gradient(sum.mul(1.0 / static_cast<double>(micro_batches_)));
 }
 
@@ -146,7 +147,7 @@ void TreeReduction::finish_oldest() {
 
 void TreeReduction::finish() {
   for (std::size_t i = 0; i < gradients_.size(); ++i) {
-    // One that this rank did not come to counts as zeros, as in data parallelism.
+    // A unit that this rank's pass did not reach counts as zeros, as in data parallelism.
     if (units()[i]->is_trained() && !gradients_[i].contributed) contribute(i);
     gradients_[i].contributed = false;
   }

@@ -12,9 +12,9 @@
 
 namespace tessera::fsdp {
 
-/// Averages along one tree over all micro-batches of a step, so that the bits do not depend on how many ranks share
-/// them, nor on who holds which shard: reproducible mode. A rank holds an aligned block of the micro-batches; it adds
-/// those along its part of the tree. The ranks go on where it ends, each with its own part of the unit.
+/// Reproducible mode: averages along one tree over all micro-batches of a step, so that the bits depend neither on the
+/// number of ranks nor on which rank holds which shard. A rank has an aligned block of the micro-batches and adds them
+/// along its part of the tree. Above that, the ranks' sums are added, each rank adding its own part of the unit.
 class TreeReduction : public GradientReduction {
  public:
   /// `micro_batches` of a step over all ranks. Sets this rank's kernels to what the mode needs.
@@ -23,7 +23,7 @@ class TreeReduction : public GradientReduction {
 
   void finish() override;
   void wait() override;
-  /// The whole step is to be done again.
+  /// The whole step has to be run again.
   void abandon() override;
   void before_forward() override;
   void set_micro_batch(std::int64_t index) override;
@@ -36,11 +36,11 @@ class TreeReduction : public GradientReduction {
   /// The gradients of a unit, whole, in this pass and in those before it.
   struct Gradients {
     GradientTree tree;
-    at::Tensor row;            // of this pass
-    std::vector<bool> came;    // which of them are there
+    at::Tensor flat;           // of this pass
+    std::vector<bool> came;    // of each parameter: its gradient is in `flat`
     bool contributed = false;  // in this pass
   };
-  /// Each rank's sum of this rank's part is on its way here.
+  /// An exchange under way: every rank sends its sum of this rank's part to this rank.
   struct Exchange {
     std::size_t unit;
     at::Tensor sums;  // of this rank, whole
@@ -52,7 +52,7 @@ class TreeReduction : public GradientReduction {
     std::vector<at::Tensor> parameters;
   };
 
-  at::Tensor& row_of(std::size_t unit);
+  at::Tensor& flat_of(std::size_t unit);
   void contribute(std::size_t unit);
   void finish_oldest();
   void finish_whole();

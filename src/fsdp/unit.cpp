@@ -16,7 +16,8 @@
 namespace tessera::fsdp {
 namespace {
 
-// Kernels that work on vectors give other bits for a piece that ends within one: tensors and parts begin on whole ones.
+// Vectorised kernels give other bits for a piece that ends within a vector. So tensors and parts begin on vector
+// boundaries.
 constexpr std::int64_t kVectorBytes = 64;
 
 std::int64_t elements_of_vector(at::ScalarType dtype) {
@@ -88,7 +89,7 @@ std::string refusal_of_unfrozen(const std::string& parameter, int world_rank) {
          "Unfreeze it before";
 }
 
-Unit::Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecision& precision, RowSources& sources,
+Unit::Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecision& precision, FlatSources& sources,
            std::shared_ptr<ThreadGate> gate, GradientBuffers gradients, bool init_sync)
     : name_(plan.name),
       why_sharded_(why_sharded(plan)),
@@ -97,16 +98,16 @@ Unit::Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecisio
       is_trained_(plan.parameters.tensors.front().requires_grad()),
       device_(plan.parameters.tensors.front().device()),
       dtype_(plan.parameters.tensors.front().scalar_type()),
-      row_dtype_(either(precision.param_dtype, dtype_)),
-      gradient_dtype_(either(precision.reduce_dtype, row_dtype_)),
+      compute_dtype_(either(precision.param_dtype, dtype_)),
+      gradient_dtype_(either(precision.reduce_dtype, compute_dtype_)),
       keeps_gradient_dtype_(precision.keep_low_precision_grads),
       parameters_(plan.parameters.tensors),
-      layout_(layout_of(plan, elements_of_vector(row_dtype_))),
-      partition_(layout_.num_elements(), ranks_.shards.size(), elements_of_vector(row_dtype_)),
+      layout_(layout_of(plan, elements_of_vector(compute_dtype_))),
+      partition_(layout_.num_elements(), ranks_.shards.size(), elements_of_vector(compute_dtype_)),
       mine_(partition_.of(ranks_.shards.rank())),
-      storage_(layout_.num_elements(), row_dtype_, device_, why_sharded_),
-      gradient_mark_(layout_.num_elements(), row_dtype_, device_, where_gradients_are(name_)),
-      source_(sources.make({number, label_of(name_), partition_, row_dtype_, dtype_, device_})),
+      storage_(layout_.num_elements(), compute_dtype_, device_, why_sharded_),
+      gradient_mark_(layout_.num_elements(), compute_dtype_, device_, where_gradients_are(name_)),
+      source_(sources.make({number, label_of(name_), partition_, compute_dtype_, dtype_, device_})),
       gate_(std::move(gate)),
       gradients_(layout_.num_elements(), gradient_dtype_, device_, where_gradients_are(name_)) {
   const at::NoGradGuard no_grad;
@@ -114,30 +115,28 @@ Unit::Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecisio
 }
 
 void Unit::adopt_values(const UnitPlan& plan, bool init_sync) {
-  const at::Tensor row = empty_row();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) copy_values(view_of(row, i), plan.parameters.tensors[i]);
-  if (init_sync) ranks_.broadcast(row);
+  const at::Tensor flat = empty_flat();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) copy_values(view_of(flat, i), plan.parameters.tensors[i]);
+  if (init_sync) ranks_.broadcast(flat);
   shard_ = source_->make_shard();
-  set_values(row);
+  set_values(flat);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& item = layout_.items()[i];
     set_memory(parameters_[i], storage_.view(item.range.start, item.shape()));
   }
   if (is_whole()) give_whole();
   shard_.set_requires_grad(is_trained_);
-  versions_.resize(parameters_.size());
-  note_versions();
 }
 
-at::Tensor Unit::view_of(const at::Tensor& row, std::size_t index) const {
+at::Tensor Unit::view_of(const at::Tensor& flat, std::size_t index) const {
   const auto& item = layout_.items()[index];
-  return row.narrow(0, item.range.start, item.range.size).view(item.shape());
+  return flat.narrow(0, item.range.start, item.range.size).view(item.shape());
 }
 
-void Unit::clear_gaps(const at::Tensor& row) const {
+void Unit::clear_gaps(const at::Tensor& flat) const {
   std::int64_t end = 0;
   for (const auto& item : layout_.items()) {
-    if (item.range.start > end) row.narrow(0, end, item.range.start - end).zero_();
+    if (item.range.start > end) flat.narrow(0, end, item.range.start - end).zero_();
     end = item.range.end();
   }
 }
@@ -157,7 +156,7 @@ void Unit::start_gather() {
 
 void Unit::finish_gather() {
   if (state_ != UnitState::kGathering) return;
-  // Should waiting fail, the unit is in shards as before.
+  // If waiting throws, the unit is in shards as before.
   state_ = UnitState::kSharded;
   const ThreadGate::Change change(*gate_);
   source_->finish(storage_);
@@ -182,9 +181,9 @@ void Unit::give_whole() {
 
 void Unit::begin_write() {
   if (is_whole() || is_written_) return;
-  if (row_dtype_ != dtype_) {
-    throw ConfigError("the parameters of " + label_of(name_) + " are to be written to as " + c10::toString(row_dtype_) +
-                      " (rank " + std::to_string(ranks_.shards.world_rank()) +
+  if (compute_dtype_ != dtype_) {
+    throw ConfigError("the parameters of " + label_of(name_) + " are to be written to as " +
+                      c10::toString(compute_dtype_) + " (rank " + std::to_string(ranks_.shards.world_rank()) +
                       "): they are computed with in that type, and trained in " + c10::toString(dtype_) +
                       ", whose last bits that would cost. Use sharded.load_full_state_dict(), or write into the slices "
                       "of sharded_state_dict()");
@@ -201,48 +200,40 @@ void Unit::end_write() {
   source_->before_write();
   shard_.detach().copy_(my_part());
   source_->after_write();
-  note_versions();
   release(/*keep_bytes=*/false);
 }
 
-void Unit::note_versions() {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) versions_[i] = parameters_[i]._version();
-}
-
-void Unit::seal(bool all) {
-  // What is sealed stays so: within gather() a forward may begin, of a program that has written something meanwhile.
+void Unit::seal() {
+  // An older seal stays: inside gather() a forward may begin after the program has written something.
   if (is_whole() || is_written_ || seal_) return;
-  sealed_ = all ? storage_.row() : my_part();
-  seal_ = fingerprint_of(sealed_);
+  seal_ = fingerprint_of(my_part());
 }
 
 void Unit::require_sealed() {
   const auto seal = std::exchange(seal_, std::nullopt);
-  const at::Tensor sealed = std::exchange(sealed_, at::Tensor());
-  if (!seal || state_ != UnitState::kGathered || fingerprint_of(sealed) == *seal) return;
-  throw ConfigError(
-      "the parameters of " + label_of(name_) + " were written to while they were whole (rank " +
-      std::to_string(ranks_.shards.world_rank()) +
-      "), by a pointer or in a way that nobody was told of: that is lost, or not, as memory will have it. "
-      "Write inside `const auto whole = sharded.gather(GatherOptions().write_back(true));`");
+  if (!seal || state_ != UnitState::kGathered || fingerprint_of(my_part()) == *seal) return;
+  throw ConfigError("the parameters of " + label_of(name_) + " were written to while they were whole (rank " +
+                    std::to_string(ranks_.shards.world_rank()) +
+                    "), by a pointer or in another way that no operator shows: such writes may be lost. "
+                    "Write inside `const auto whole = sharded.gather(GatherOptions().write_back(true));`");
 }
 
 at::Tensor Unit::whole_values() const {
   const at::NoGradGuard no_grad;
-  at::Tensor row = at::empty({layout_.num_elements()}, at::TensorOptions(dtype_).device(device_));
-  ranks_.shards.all_gather_into(row, is_written_ ? my_part() : shard_.detach(), partition_.sizes());
-  return row;
+  at::Tensor flat = at::empty({layout_.num_elements()}, at::TensorOptions(dtype_).device(device_));
+  ranks_.shards.all_gather_into(flat, is_written_ ? my_part() : shard_.detach(), partition_.sizes());
+  return flat;
 }
 
-at::Tensor Unit::empty_row() const {
-  const at::Tensor row = at::empty({layout_.num_elements()}, at::TensorOptions(dtype_).device(device_));
-  clear_gaps(row);
-  return row;
+at::Tensor Unit::empty_flat() const {
+  const at::Tensor flat = at::empty({layout_.num_elements()}, at::TensorOptions(dtype_).device(device_));
+  clear_gaps(flat);
+  return flat;
 }
 
-void Unit::set_values(const at::Tensor& row) {
+void Unit::set_values(const at::Tensor& flat) {
   const at::NoGradGuard no_grad;
-  shard_.detach().copy_(row.narrow(0, mine_.start, mine_.size));
+  shard_.detach().copy_(flat.narrow(0, mine_.start, mine_.size));
   source_->after_write();
 }
 
@@ -277,26 +268,15 @@ void Unit::refuse(const std::string& why) {
   explain(why);
   for (at::Tensor& parameter : parameters_) {
     if (storage_.holds(parameter)) continue;
-    // Of the type that it has now: else the operator would complain of that.
+    // In the type that it has now; else the operator would throw because of the type.
     const HollowStorage nothing(parameter.numel(), parameter.scalar_type(), parameter.device(), why);
     parameter.set_data(nothing.view(0, parameter.sizes().vec()));
   }
 }
 
-void Unit::require_unwritten() const {
-  if (is_whole() || is_written_) return;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i]._version() == versions_[i]) continue;
-    throw ConfigError("the parameter " + layout_.items()[i].name + " was written to after fully_shard() (rank " +
-                      std::to_string(ranks_.shards.world_rank()) +
-                      "): that is lost when it is released. Write inside "
-                      "`const auto whole = sharded.gather(GatherOptions().write_back(true));`");
-  }
-}
-
 void Unit::explain(const std::string& why) {
   try {
-    finish_gather();  // or memory would go to others that parts still arrive in
+    finish_gather();  // else memory would be reused in which parts still arrive
   } catch (const std::exception&) {
     state_ = UnitState::kSharded;  // something went wrong already, and `why` says what
   }
@@ -350,11 +330,11 @@ std::vector<at::Tensor> Unit::trained() const {
 void Unit::take_gradient(std::size_t index, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
   if (!gradients_.has_bytes()) {
-    gradients_.give(gradient_buffers_.rows.lend(static_cast<std::size_t>(gradients_.num_bytes())));
-    clear_gaps(gradients_.row());
+    gradients_.give(gradient_buffers_.flat.lend(static_cast<std::size_t>(gradients_.num_bytes())));
+    clear_gaps(gradients_.flat());
     came_.assign(parameters_.size(), false);
   }
-  at::Tensor place = view_of(gradients_.row(), index);
+  at::Tensor place = view_of(gradients_.flat(), index);
   if (came_[index]) {
     place.add_(gradient);
   } else {
@@ -365,7 +345,7 @@ void Unit::take_gradient(std::size_t index, const at::Tensor& gradient) {
 
 at::Tensor Unit::memory_for_average() {
   const auto is_free = [&] {
-    // Of this tensor and its storage: views that somebody holds are found too.
+    // The only reference to both the tensor and its storage: so no view of it is held either.
     return kept_.defined() && kept_.use_count() == 1 && kept_.storage().use_count() == 1;
   };
   if (!is_free()) {
@@ -378,15 +358,15 @@ at::Tensor Unit::memory_for_average() {
 void Unit::start_reduce() {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!came_[i]) view_of(gradients_.row(), i).zero_();
+    if (!came_[i]) view_of(gradients_.flat(), i).zero_();
   }
   if (partition_.num_parts() == 1) {
     reduced_ = memory_for_average();
-    reduced_.copy_(gradients_.row());
+    reduced_.copy_(gradients_.flat());
     return;
   }
   reduced_ = memory_for_average();
-  reduce_ = ranks_.shards.reduce_scatter_into_async(reduced_, gradients_.row(), ReduceOp::kAvg, partition_.sizes());
+  reduce_ = ranks_.shards.reduce_scatter_into_async(reduced_, gradients_.flat(), ReduceOp::kAvg, partition_.sizes());
 }
 
 void Unit::finish_reduce() {
@@ -402,7 +382,7 @@ void Unit::finish_reduce() {
   } else if (averaged_.defined()) {
     averaged_.add_(reduced_);
   } else {
-    // Slices get theirs when all ranks know which of them there are.
+    // Slices get their gradients in hand_out_gradients(), once it is known which parameters had one on some rank.
     averaged_ = reduced_;
   }
   reduced_ = at::Tensor();
@@ -428,7 +408,7 @@ void Unit::drop_gradients() {
   had_.assign(had_.size(), false);
 }
 
-// Whoever trains slices may clear the gradients of some of them: each is added to by itself.
+// A program may clear the gradients of some slices, so each slice is added to by itself.
 void Unit::hand_out_gradients(const float* had) {
   if (!averaged_.defined()) return;
   for (std::size_t i = 0; i < trained_slices_.size(); ++i) {
@@ -478,7 +458,7 @@ void Unit::drop_cleared_gradients() {
     const Range place = place_in_shard(i);
     if (shard_.grad().defined() && place.size > 0) shard_.grad().narrow(0, place.start, place.size).zero_();
   }
-  // As if there had never been any: an optimizer passes over what has no gradient.
+  // All were cleared: make the gradient undefined, since an optimizer skips tensors without gradient.
   if (num_cleared < parameters_.size()) return;
   shard_.mutable_grad() = at::Tensor();
   if (gradients_.has_bytes()) gradients_.take(where_gradients_are(name_));

@@ -1,13 +1,14 @@
 #include "intercept/counting_allocator.h"
 
 #include <tessera/core/error.h>
+#include <tessera/intercept/memory_count.h>
 #include <tessera/intercept/thread_memory.h>
 
 #include <c10/util/Exception.h>
 
+#include <iomanip>
+#include <sstream>
 #include <utility>
-
-#include "intercept/counters.h"
 
 namespace tessera::intercept {
 namespace {
@@ -25,7 +26,7 @@ c10::DataPtr CountingAllocator::allocate_usual(std::size_t num_bytes) const {
   try {
     return usual_.allocate(num_bytes);
   } catch (const c10::Error& error) {
-    // Who counts can say more than that there is no memory left.
+    // If this thread counts its memory, the error can say more than that none is left.
     if (!of_this_thread) throw;
     throw StorageError(of_this_thread->why_no_memory(num_bytes) + " (" + error.what_without_backtrace() + ")");
   }
@@ -133,4 +134,94 @@ void CountingAllocator::move_marked(const std::shared_ptr<Ledger>& ledger, Memor
   ledger->marked.clear();
 }
 
+MemoryCount::MemoryCount() : counters_(std::make_shared<Counters>()) {
+  CountingAllocator::of_process().start(counters_);
+}
+
+MemoryCount::~MemoryCount() { CountingAllocator::of_process().stop(); }
+
+std::int64_t MemoryCount::live_bytes() const { return counters_->live; }
+
+std::int64_t MemoryCount::peak_bytes() const { return counters_->peak; }
+
+void MemoryCount::reset_peak() { counters_->peak = live_bytes(); }
+
 }  // namespace tessera::intercept
+
+namespace tessera {
+
+const char* name_of(MemoryKind kind) {
+  switch (kind) {
+    case MemoryKind::kParameters:
+      return "parameters";
+    case MemoryKind::kGathered:
+      return "gathered";
+    case MemoryKind::kGradients:
+      return "gradients";
+    case MemoryKind::kOptimizer:
+      return "optimizer";
+    case MemoryKind::kActivations:
+      return "activations";
+    case MemoryKind::kSpare:
+      return "spare";
+  }
+  throw InternalError("no such kind of memory");
+}
+
+namespace intercept {
+
+std::string no_memory_text(std::size_t num_bytes, const MemoryBytes& live, const std::string& owner,
+                           const std::string& advice) {
+  constexpr double kMib = 1 << 20;
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(1) << "there is no memory for " << static_cast<double>(num_bytes) / kMib
+       << " MiB more on " << owner << ", which holds";
+  for (std::size_t i = 0; i < kNumMemoryKinds; ++i) {
+    text << (i == 0 ? " " : ", ") << static_cast<double>(live.of_kind[i]) / kMib << " MiB of "
+         << name_of(static_cast<MemoryKind>(i));
+  }
+  if (!advice.empty()) text << ". " << advice;
+  return text.str();
+}
+
+ThreadMemory::ThreadMemory() : ledger_(std::make_shared<Ledger>()) {
+  CountingAllocator::of_process().start_thread(ledger_);
+}
+
+ThreadMemory::~ThreadMemory() { CountingAllocator::of_process().stop_thread(); }
+
+MemoryBytes ThreadMemory::live() const { return ledger_->live(); }
+MemoryBytes ThreadMemory::peaks() const { return ledger_->peaks(); }
+std::int64_t ThreadMemory::peak_of_all() const { return ledger_->peak_of_all(); }
+void ThreadMemory::reset_peaks() { ledger_->reset_peaks(); }
+
+void ThreadMemory::add(MemoryKind kind, std::int64_t num_bytes) { ledger_->add(kind, num_bytes); }
+
+void ThreadMemory::move(const at::Tensor& tensor, MemoryKind kind) {
+  CountingAllocator::of_process().move(tensor.storage().data(), ledger_, kind);
+}
+
+void ThreadMemory::start_marking() {
+  ledger_->marked.clear();
+  ledger_->marks = true;
+}
+
+void ThreadMemory::stop_marking() {
+  ledger_->marked.clear();
+  ledger_->marks = false;
+}
+
+void ThreadMemory::move_marked(MemoryKind kind) { CountingAllocator::of_process().move_marked(ledger_, kind); }
+
+void ThreadMemory::explain_failures(const std::string& owner, const std::string& advice) {
+  ledger_->owner = owner;
+  ledger_->advice = advice;
+}
+
+ThreadMemory::Scope::Scope(ThreadMemory& memory, MemoryKind kind)
+    : ledger_(memory.ledger_), outer_(std::exchange(ledger_->kind_of_new, kind)) {}
+
+ThreadMemory::Scope::~Scope() { ledger_->kind_of_new = outer_; }
+
+}  // namespace intercept
+}  // namespace tessera

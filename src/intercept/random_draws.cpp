@@ -33,7 +33,7 @@ constexpr std::array<std::string_view, 22> kOperators{"aten::_sample_dirichlet",
                                                       "aten::uniform_"};
 static_assert(std::is_sorted(kOperators.begin(), kOperators.end()));
 
-/// Of one thread. LibTorch's callbacks of a thread are plain functions, as those of the process are.
+/// The counts of one thread. Thread-local because LibTorch's callbacks are plain functions without a context.
 struct Draws {
   std::uint64_t count = 0;
   int num_listeners = 0;

@@ -1,5 +1,7 @@
 #include "intercept/registry.h"
 
+#include <tessera/intercept/watch.h>
+
 #include <ATen/core/function_schema.h>
 
 #include <algorithm>
@@ -12,19 +14,19 @@ namespace {
 
 using Table = Registry::Table;
 
-/// What a thread knows, in one place: every operator looks here first.
+/// A thread's view of the registry. Every operator reads it first.
 ///
 /// Note [What an operator pays]
-/// Each thread keeps the table that it saw last and compares one counter, so an operator takes no lock and counts no
-/// references. Nothing is asked of LibTorch, or allocated, before a tensor is found in the table.
+/// Each thread keeps the table that it used last and compares one counter, so an operator takes no lock and changes no
+/// reference count. LibTorch is not called, and nothing is allocated, before a tensor is found in the table.
 struct View {
   const Table* table = nullptr;
   std::uint64_t version = 0;
-  bool is_deaf = false;  // in a listener, whose operators must not call it again, or at the end of the thread
+  bool is_deaf = false;  // operators are not reported: inside a listener, and at the end of the thread
 };
 constinit thread_local View view;
 
-/// Keeps the table of the thread's view. Operators may run on a thread that is ending, after this has gone.
+/// Owns the table of the thread's view. Operators may run on an ending thread after this object is destroyed.
 struct KeptTable {
   KeptTable() = default;
   ~KeptTable() { view.is_deaf = true; }
@@ -38,7 +40,7 @@ void renew_view() {
   thread_local KeptTable kept;
   Registry& registry = Registry::of_process();
   view.version = registry.version();
-  kept.table = registry.table();  // this one or a newer one, which will then be taken twice
+  kept.table = registry.table();  // of that version or a newer one; if newer, it will be fetched again
   view.table = kept.table.get();
 }
 
@@ -53,7 +55,7 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
-/// Who is to be told when an operator has ended.
+/// The listeners to notify when an operator has ended.
 struct Uses : at::ObserverContext {
   std::vector<std::shared_ptr<Listener>> listeners;
 };
@@ -61,16 +63,17 @@ struct Uses : at::ObserverContext {
 /// Which inputs an operator changes, one bit each.
 ///
 /// Note [What an operator writes]
-/// The schema says it, but LibTorch gives a copy of that, which costs more than many an operator. So each thread keeps
-/// what it learned, by the name's address: that is in the schema, of which each overload has its own.
+/// The schema says which inputs are written, but LibTorch returns a copy of the schema, which costs more than many
+/// operators. So each thread caches the result by the address of the name, which lies in the schema; each overload has
+/// its own schema.
 std::uint64_t written_inputs(const at::RecordFunction& function) {
   thread_local std::unordered_map<const char*, std::uint64_t> known;
   const auto found = known.find(function.name());
   if (found != known.end()) return found->second;
   const auto schema = function.operator_schema();
-  // Without a schema nothing is known, so the worst is assumed. So it is of inputs beyond the bits.
+  // Without a schema, and for inputs beyond the 64 bits, assume that the input is written.
   std::uint64_t written = ~std::uint64_t{0};
-  // The record that detach() makes inside itself.
+  // "detach" is the record that detach() makes inside itself.
   if (!schema) return std::string_view(function.name()) == "detach" ? 0 : written;
   for (std::size_t i = 0; i < std::min<std::size_t>(schema->arguments().size(), 64); ++i) {
     const auto* alias = schema->arguments()[i].alias_info();
@@ -102,7 +105,7 @@ class Operator : private Use {
       report(input.toTensor());
     } else if (input.isList()) {
       for (const c10::IValue& element : input.toListRef()) {
-        // What is not a list of tensors shows it in its first element; one of optional tensors may have gaps.
+        // The first element shows whether it is a list of tensors; a list of optional tensors may have gaps.
         if (element.isTensor()) {
           report(element.toTensor());
         } else if (!element.isNone()) {
@@ -116,17 +119,17 @@ class Operator : private Use {
     if (!tensor.defined()) return;
     tensor_ = &tensor;
     const auto same = table_.by_tensor.find(tensor.unsafeGetTensorImpl());
-    for (const Table::Place& place : same) tell(place);
+    for (const Table::Place& place : same) notify(place);
     const c10::StorageImpl* storage = storage_of(tensor);
     for (const Table::Place& place : table_.by_storage.find(storage)) {
-      const bool is_told =
-          std::any_of(same.begin(), same.end(), [&](const Table::Place& told) { return told.entry == place.entry; });
-      // The watched tensors may have left this storage to another one's use.
-      if (!is_told && place.entry->holds(storage)) tell(place);
+      const bool is_notified =
+          std::any_of(same.begin(), same.end(), [&](const Table::Place& other) { return other.entry == place.entry; });
+      // The watched tensors may have got other storages, and this one may now be used by another tensor.
+      if (!is_notified && place.entry->holds(storage)) notify(place);
     }
   }
 
-  void tell(const Table::Place& place) {
+  void notify(const Table::Place& place) {
     const Interest interest = place.entry->interest;
     if (!place.entry->active.load(std::memory_order_relaxed)) return;
     if (interest == Interest::kWritesAndEnds && !writes()) return;
@@ -157,7 +160,7 @@ void report_to_all(const Table& table, const at::RecordFunction& function) {
 std::unique_ptr<at::ObserverContext> before_operator(const at::RecordFunction& function) {
   if (view.is_deaf) return nullptr;
   if (view.version != Registry::of_process().version()) renew_view();
-  // A listener may end its watch; the table stays, because this thread takes no other one meanwhile.
+  // A listener may end its watch; the table stays valid, because this thread renews its view only above.
   const Table& table = *view.table;
   if (!table.every_operator.empty()) report_to_all(table, function);
   Operator now(table, function);
@@ -192,7 +195,7 @@ void Registry::add(const std::shared_ptr<Watch::Entry>& entry) {
 }
 
 void Registry::remove(const std::shared_ptr<Watch::Entry>& entry) noexcept {
-  std::vector<at::Tensor> tensors;  // freed when no lock is held: that may run anybody's code
+  std::vector<at::Tensor> tensors;  // destroyed after the locks are released, since that may run arbitrary code
   const std::lock_guard lock(mutex_);
   if (entry->active.exchange(false)) count_active(-1);
   std::erase(entries_, entry);
@@ -228,7 +231,7 @@ std::shared_ptr<const Registry::Table> Registry::make_table() const {
       tensors.emplace_back(tensor.unsafeGetTensorImpl(), Table::Place{entry});
       of_entry.insert(storage_of(tensor));
     }
-    // Once, however many of the watch's tensors lie there: a use is told of once.
+    // Once, however many of the watch's tensors lie in the storage, so that a use is reported once.
     for (const c10::StorageImpl* storage : of_entry) storages.emplace_back(storage, Table::Place{entry});
     if (entry->interest == Interest::kUsesAndEveryOperator) table->every_operator.push_back(entry);
   }
@@ -248,6 +251,36 @@ void Registry::count_active(int change) {
   } else if (change < 0 && num_active_ == 0) {
     at::disableCallback(callback_);
   }
+}
+
+Watch::Watch(const std::vector<at::Tensor>& tensors, std::weak_ptr<Listener> listener, Interest interest)
+    : entry_(std::make_shared<Entry>(tensors, std::move(listener), interest)) {
+  Registry::of_process().add(entry_);
+}
+
+Watch::~Watch() { close(); }
+
+Watch::Watch(Watch&& other) noexcept : entry_(std::exchange(other.entry_, nullptr)) {}
+
+Watch& Watch::operator=(Watch&& other) noexcept {
+  if (this != &other) {
+    close();
+    entry_ = std::exchange(other.entry_, nullptr);
+  }
+  return *this;
+}
+
+void Watch::close() noexcept {
+  if (entry_) Registry::of_process().remove(entry_);
+  entry_ = nullptr;
+}
+
+void Watch::pause() {
+  if (entry_) Registry::of_process().set_active(*entry_, false);
+}
+
+void Watch::resume() {
+  if (entry_) Registry::of_process().set_active(*entry_, true);
 }
 
 }  // namespace tessera::intercept

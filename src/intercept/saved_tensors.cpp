@@ -24,11 +24,11 @@ class SlotHooks : public torch::autograd::SavedVariableHooks {
 };
 
 /// Note [A front for autograd's engine]
-/// Autograd asks its default engine how to keep each tensor that it saves. LibTorch's own engine answers "as usual",
-/// Python's asks Python, and a program can give another engine. Ours is a front: it answers that one question while a
-/// scope is open on the thread, and hands everything else to the engine that was there before, which keeps its threads,
-/// its queues and the passes that are under way. Like LibTorch's slot for the engine it belongs to the process; what
-/// changes belongs to the thread.
+/// Autograd asks its default engine for the hooks of each tensor that it saves. LibTorch's own engine returns none,
+/// Python's engine asks Python, and a program can install another engine. Ours is a front: it answers that one call
+/// while a scope is open on the thread, and forwards everything else to the engine that was installed before. That one
+/// keeps its threads, its queues and the passes that are under way. The front belongs to the process, like LibTorch's
+/// engine slot; the open scope belongs to the thread.
 class EngineFront : public torch::autograd::Engine {
  public:
   static EngineFront& of_process() {
@@ -36,7 +36,7 @@ class EngineFront : public torch::autograd::Engine {
     return *front;
   }
 
-  /// Also after somebody else took the place, as importing Python's torch does.
+  /// Installs the front again if another engine has replaced it, as importing Python's torch does.
   static void install() {
     static std::mutex mutex;
     const std::lock_guard lock(mutex);

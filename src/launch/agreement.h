@@ -1,10 +1,15 @@
 #pragma once
 
+#include <tessera/flight/hang_report.h>
+
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
+
+#include "launch/event_log.h"
+#include "launch/run_plan.h"
 
 namespace tessera::launch {
 
@@ -13,8 +18,8 @@ struct Node {
   int node_rank = 0;
   int num_nodes = 1;
   int num_ranks = 1;
-  int master_port = 0;  ///< told by node 0 alone
-  std::string id;       ///< of this one process: no other launcher has it
+  int master_port = 0;  ///< set on node 0 alone
+  std::string id;       ///< of this process; no other launcher has the same
   std::string host;
 };
 
@@ -23,29 +28,30 @@ struct Failure {
   int node_rank = 0;
   int rank = -1;  ///< -1: the program could not be started
   int exit_code = 1;
-  bool is_final = false;  ///< nothing would change if it were tried again
+  bool is_final = false;  ///< a restart would fail again
   std::string meaning;    ///< "exited with code 3 (...)"
 };
 
 /// Why the whole job is over.
 struct Ending {
   int exit_code = 0;
-  int signal = 0;      ///< that a launcher got, and that ranks should get
-  int lost_node = -1;  ///< whose launcher went without a word
-  std::string text;    ///< for people; empty when all went as announced
+  int signal = 0;      ///< that a launcher got, to be sent to the ranks
+  int lost_node = -1;  ///< whose launcher vanished without leaving in order
+  std::string text;    ///< for people; empty when the nodes ended the job in order
 };
 
 /// Note [One log for all launchers]
-/// The launchers of a job agree by a log in its store: each appends what happens on its node, and all read everything
-/// in the same order. What follows from it is computed here, by each for itself, so all come to the same: who was
-/// first, which generation runs, when it is over. Only what needs a clock is decided by node 0, and told like all else.
+/// The launchers of a job agree by a log in its store: each appends what happens on its node, and all read all entries
+/// in the same order. From these, each launcher computes by itself which failure was first, which generation runs and
+/// when it is over, so all come to the same result. Only node 0 decides what needs a clock, and it appends its
+/// decisions to the log too.
 ///
-/// This class is what a launcher has understood from the log. Pure: nothing is sent or waited for.
+/// This class is what a launcher has concluded from the log. Pure: it sends nothing and waits for nothing.
 class Agreement {
  public:
   explicit Agreement(Node own);
 
-  /// The texts of what can be told.
+  /// The texts of the events that a log can hold.
   static std::string joined(const Node& node);
   static std::string failed(int generation, const Failure& failure);
   static std::string done(int generation, int node_rank);
@@ -54,12 +60,12 @@ class Agreement {
   static std::string signalled(int node_rank, int signal);
   static std::string lost(const std::string& tag) { return "lost " + tag; }
   static std::string gave_up();
-  /// What the store shall say of a node whose connection ends.
+  /// What the store publishes about a node whose connection ends.
   static std::string tag(const Node& node) { return std::to_string(node.node_rank) + " " + node.id; }
 
-  /// In the order of the log. What makes no sense, or is of an earlier generation, is passed over.
+  /// To be called in the order of the log. Ignores events that it does not know or that belong to another generation.
   void take(const std::string& event);
-  /// The log itself cannot be read any more.
+  /// To be called when the log itself cannot be read any more.
   void take_disconnection(const std::string& why, int exit_code);
 
   /// Why this launcher has no place in the job; empty while it has.
@@ -75,7 +81,7 @@ class Agreement {
   int master_port() const { return nodes_[0]->master_port; }
 
   int generation() const { return generation_; }
-  /// The first of a generation; null while there is none.
+  /// The first failure of a generation; null while there is none.
   const Failure* failure(int generation) const;
   /// No node has ranks of this generation any more.
   bool all_done() const { return static_cast<int>(done_.size()) == own_.num_nodes; }
@@ -93,12 +99,39 @@ class Agreement {
 
   Node own_;
   std::vector<std::optional<Node>> nodes_;  ///< by node rank
-  std::vector<Node> early_;                 ///< came before node 0, which they are compared with
+  std::vector<Node> early_;                 ///< joined before node 0, with which they are to be compared
   std::string refusal_;
   int generation_ = 0;
   std::map<int, Failure> failures_;  ///< by generation
   std::set<int> done_;
   std::optional<Ending> ending_;
+};
+
+/// The other nodes of a job, as the launcher of one sees them. No function but leave() waits for the network.
+class Nodes {
+ public:
+  /// Introduces this node. Requires: on node 0 the store serves, and `plan` has the master port.
+  explicit Nodes(const RunPlan& plan);
+
+  const Agreement& agreement() const { return agreement_; }
+
+  /// Readable when there is news.
+  int descriptor() const { return log_.descriptor(); }
+  void take_news();
+
+  void tell(const std::string& event) { log_.append(event); }
+  /// Leaves after all own events are in the log; without it, the other nodes regard this one as lost.
+  void leave() { log_.leave(); }
+
+  /// Why a generation failed, or why the job ended in it, to complete "the job failed because". The caller names the
+  /// generation because the log may already be in the next one. Requires: the generation failed, or the job ended.
+  std::string cause(int generation) const;
+  /// What is known about the ranks of other nodes that caused it.
+  std::vector<flight::RankStatus> ranks_to_blame(int generation) const;
+
+ private:
+  Agreement agreement_;
+  EventLog log_;
 };
 
 }  // namespace tessera::launch

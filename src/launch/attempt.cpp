@@ -2,33 +2,38 @@
 
 #include <tessera/core/error.h>
 
-#include <fcntl.h>
-#include <sys/epoll.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
-#include "launch/descendants.h"
 #include "launch/process.h"
-#include "launch/program_path.h"
 
 namespace tessera::launch {
+
+std::chrono::milliseconds Backoff::next(bool ran_well) {
+  if (ran_well) next_ = std::chrono::milliseconds(0);
+  const auto wait = next_;
+  next_ = std::clamp(2 * wait, kShortest, kLongest);
+  return wait;
+}
+
 namespace {
 
-/// glibc 2.36 has pidfd_open, but forgets to tell C++ that it is C.
+/// glibc 2.36 has pidfd_open, but declares it without extern "C".
 Descriptor open_process(pid_t process) { return Descriptor(static_cast<int>(syscall(SYS_pidfd_open, process, 0))); }
 
 }  // namespace
 
 /// Note [Who failed first]
-/// When one rank dies, others often die of it a moment later, and the launcher may be busy while both happen. Children
-/// are reaped in the order of their ids, which says nothing. But epoll keeps the descriptors that became readable in
-/// the order in which they did, and a pidfd becomes readable when its process ends.
+/// When one rank dies, others often die because of it a moment later, and the launcher may be busy while both happen.
+/// waitpid() reaps children in the order of their ids, which does not show who died first. But a pidfd becomes readable
+/// when its process ends, and epoll returns descriptors in the order in which they became readable.
 Attempt::Attempt(const RunPlan& plan, int generation, Console& console)
     : plan_(plan),
       generation_(generation),
@@ -63,7 +68,7 @@ std::optional<StartFault> Attempt::start() {
 
 std::optional<StartFault> Attempt::start(int local_rank) {
   Rank& rank = ranks_[static_cast<std::size_t>(local_rank)];
-  // All ranks would read the same terminal, or each a part of the same pipe.
+  // No standard input: all ranks would read the same terminal, or each a part of the same pipe.
   const Descriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
   ProcessSpec spec;
   spec.program = plan_.program;
@@ -124,7 +129,7 @@ bool Attempt::all_ended() const {
 
 void Attempt::signal(int number) const {
   for (const Rank& rank : ranks_) {
-    // The leader is not reaped yet, so the group's number cannot be anybody else's.
+    // The leader is not reaped yet, so no other process group can have its number.
     if (rank.process > 0 && !rank.death) kill(-rank.process, number);
   }
 }

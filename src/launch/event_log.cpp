@@ -69,7 +69,7 @@ void EventLog::fail(const std::string& why, int exit_code) {
   [[maybe_unused]] const ssize_t written = ::write(news_.get(), &one, sizeof(one));
 }
 
-/// In slices, so that a launcher that is told to end meanwhile does.
+/// Connects in short attempts, so that leave() can end it meanwhile.
 std::optional<store::StoreClient> EventLog::connect() {
   constexpr std::chrono::milliseconds kSlice{2000};
   const auto start = std::chrono::steady_clock::now();
@@ -119,8 +119,8 @@ void EventLog::follow(store::StoreClient& client) {
   }
 }
 
-/// An entry takes the first number that is free. Were numbers given out first, a writer that dies before it uses its
-/// own would leave a hole that nobody reads past.
+/// An entry takes the first number that is free. If writers reserved numbers first, one that dies before it writes its
+/// entry would leave a gap, at which all readers would wait for ever.
 void EventLog::write(store::StoreClient& client) {
   std::int64_t number = 1;
   try {
@@ -131,14 +131,14 @@ void EventLog::write(store::StoreClient& client) {
       const std::string event = outgoing_.front();
       outgoing_.pop();
       lock.unlock();
-      // No two entries are alike, which is how one sees whose it is.
+      // No two entries are equal, so a writer recognises its own.
       const std::string entry = place_.writer + "." + std::to_string(serial) + " " + event;
       while (client.compare_set(key_of(number), "", entry) != entry) ++number;
     }
     if (in_order_) client.release(kLostKey);
     client.close();
   } catch (const Error&) {
-    return;  // follow() has seen it too, and tells
+    return;  // follow() gets the same error, and reports it
   }
 }
 

@@ -15,31 +15,31 @@
 
 namespace tessera::launch {
 
-/// Where the log is, and who writes it.
+/// Where the log is, and which process writes to it here.
 struct EventLogPlace {
   std::string address;
   int port = 0;
   store::Secret secret;
   std::chrono::milliseconds timeout{};  ///< for the store to be reached
   std::string writer;                   ///< a word that no other writer has
-  std::string tag;                      ///< what is told when this process is gone
-  bool is_host = false;                 ///< of the store; it tells all of those that are gone
+  std::string tag;                      ///< what the store publishes when this process is gone
+  bool is_host = false;                 ///< of the store; it appends "lost" for each process that is gone
 };
 
-/// The log that the launchers of a job share: see Note [One log for all launchers]. Threads of its own talk to the
-/// store, so that no function but leave() waits for the network.
+/// The log that the launchers of a job share: see Note [One log for all launchers]. Its own threads communicate with
+/// the store, so that no function but leave() waits for the network.
 class EventLog {
  public:
   explicit EventLog(EventLogPlace place);
-  /// Without leave() before it: as if this process had been killed.
+  /// Without leave() before, the other launchers see what they would see if this process had been killed.
   ~EventLog();
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
 
   void append(std::string event);
 
-  /// Ends with everything told, unless the store was never reached: then nobody knows of this process. Blocks: until
-  /// what was appended is in the store, at most the few seconds after which a store is taken for dead.
+  /// Writes all appended events and leaves in order. Does nothing if the store was never reached. Blocks: until the
+  /// events are in the store, at most the few seconds after which a silent store counts as lost.
   void leave();
 
   /// Readable when there is news.
@@ -71,7 +71,7 @@ class EventLog {
   std::condition_variable outgoing_changed_;
   std::queue<std::string> outgoing_;
   News incoming_;
-  bool in_order_ = false;  ///< leaves, with everything told
+  bool in_order_ = false;  ///< leaves after all events are written
   std::atomic<bool> leaving_ = false;
   std::thread thread_;
 };

@@ -2,11 +2,7 @@
 
 #include <tessera/core/descriptor.h>
 #include <tessera/core/error.h>
-
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <tessera/launch/run.h>
 
 #include <array>
 #include <cerrno>
@@ -14,18 +10,20 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <utility>
 
-#include "launch/descendants.h"
-#include "launch/exit_meaning.h"
 #include "launch/process.h"
-#include "launch/signals.h"
+#include "launch/run_plan.h"
 #include "launch/supervisor.h"
 
 namespace tessera::launch {
 namespace {
 
-/// Pipes that took the numbers of closed standard streams would be mistaken for them.
+/// Opens standard streams that are closed. Otherwise a pipe would get the number of one, and be mistaken for it.
 void open_standard_streams() {
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(descriptor, F_GETFD) < 0 && errno == EBADF) open("/dev/null", O_RDWR);
@@ -35,7 +33,7 @@ void open_standard_streams() {
 [[noreturn]] void supervise(const RunPlan& plan, Descriptor front) {
   int code = 0;
   try {
-    // Away from the terminal: Ctrl-C reaches the front alone, which passes it on once.
+    // Leaves the terminal, so that Ctrl-C reaches the front alone, which passes it on once.
     setsid();
     adopt_orphans();
     code = Supervisor(plan, std::move(front)).run();
@@ -47,13 +45,13 @@ void open_standard_streams() {
   _exit(code);
 }
 
-/// Stops the ranks before itself; what the shell then shows as stopped is.
+/// Stops the ranks before itself, so that the job is stopped when the shell shows it as stopped.
 void stop_with_ranks(pid_t supervisor) {
   kill(supervisor, SIGTSTP);
   raise(SIGSTOP);
 }
 
-/// Passes signals on until the supervisor has ended. Returns how it did.
+/// Passes signals on until the supervisor has ended. Returns its wait status.
 int stand_in_for(pid_t supervisor, const SignalReader& signals) {
   int status = 0;
   while (true) {
@@ -96,6 +94,19 @@ int run_behind_front(const RunPlan& plan) {
   }
   kill_descendants();
   return exit_code_of(status);
+}
+
+int run_job(const RunOptions& options, const std::vector<std::string>& command, const PlanBinding& plan_binding) {
+  if (command.empty()) throw ConfigError("the program to start is missing: tessera run [options] program [arguments]");
+  const ProgramPath program = find_program(command[0]);
+  if (program.path.empty()) {
+    std::fprintf(stderr, "tessera run: %s\n", program.fault.c_str());
+    return program.exit_code;
+  }
+  RunPlan plan = resolve(options, plan_binding);
+  plan.program = program.path;
+  plan.arguments = command;
+  return run_behind_front(plan);
 }
 
 }  // namespace tessera::launch

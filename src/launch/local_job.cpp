@@ -12,10 +12,8 @@
 #include <cstring>
 #include <thread>
 
-#include "launch/environment.h"
+#include "launch/job_store.h"
 #include "launch/process.h"
-#include "launch/program_path.h"
-#include "launch/rendezvous_port.h"
 
 namespace tessera::launch {
 namespace {
@@ -83,7 +81,7 @@ int start(const LocalJob& job, int rank, const RendezvousPort& port, int output)
   return started.process;
 }
 
-/// Blocks: until the process has ended, which it is made to after the deadline.
+/// Blocks: until the process has ended. Kills it after the deadline.
 int wait_for(int process, std::chrono::steady_clock::time_point deadline) {
   int status = 0;
   bool killed = false;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kMaxLineBytes = 1000;
 
-/// A program may write there what it likes; the terminal is the launcher's.
+/// A program may write any bytes to the pipe; only the launcher may send escapes to the terminal.
 void make_printable(std::string& line) {
   std::replace_if(line.begin(), line.end(), [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
 }

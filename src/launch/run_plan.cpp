@@ -1,6 +1,8 @@
 #include "launch/run_plan.h"
 
 #include <tessera/core/error.h>
+#include <tessera/launch/machine.h>
+#include <tessera/launch/run_options.h>
 
 #include <algorithm>
 #include <charconv>
@@ -8,8 +10,41 @@
 #include <filesystem>
 #include <optional>
 
-#include <tessera/launch/machine.h>
 #include "launch/job_store.h"
+
+namespace tessera {
+
+const FieldList<RunOptions>& RunOptions::fields() {
+  static const FieldList<RunOptions> list =
+      FieldList<RunOptions>("run")
+          .add("nproc_per_node", &RunOptions::nproc_per_node_,
+               "Ranks on this node: a number, cpu (one a core) or auto (one a GPU, or a core where there is no GPU).")
+          .add("nnodes", &RunOptions::nnodes_, "Nodes of the job; a launcher is started on each of them.")
+          .add("node_rank", &RunOptions::node_rank_, "This node's number, from 0.")
+          .add("rdzv_endpoint", &RunOptions::rdzv_endpoint_,
+               "HOST:PORT of node 0, where the nodes meet. With one node: where rank 0 may listen; empty: the loopback "
+               "address and a free port.")
+          .add("master_addr", &RunOptions::master_addr_, "The host of rdzv_endpoint, by itself.")
+          .add("master_port", &RunOptions::master_port_, "The port of rdzv_endpoint, by itself; 0: a free one.")
+          .add("max_restarts", &RunOptions::max_restarts_, "How often a failed job is started again.")
+          .add("log_dir", &RunOptions::log_dir_,
+               "Keep each rank's output in attempt_K/rank_R/stdout.log and stderr.log below this folder.")
+          .add("tee", &RunOptions::tee_,
+               "What also goes to the console: 0 nothing, 1 standard output, 2 standard error, 3 both; below 3 only "
+               "with log_dir.")
+          .add_enum(
+              "bind", &RunOptions::bind_,
+              {{"auto", Binding::kAuto}, {"none", Binding::kNone}, {"core", Binding::kCore}, {"numa", Binding::kNuma}},
+              "The cores of each rank, out of the launcher's own; auto: numa with several NUMA nodes, else none.")
+          .add("grace", &RunOptions::grace_, "How long ranks have to end after a signal before they are killed.")
+          .add(
+              "secret_file", &RunOptions::secret_file_,
+              "The key that the nodes of one job prove to each other (tessera secret FILE); refused while nnodes is 1.")
+          .add("rdzv_timeout", &RunOptions::rdzv_timeout_, "How long nodes wait until all of them are there.");
+  return list;
+}
+
+}  // namespace tessera
 
 namespace tessera::launch {
 namespace {
@@ -153,7 +188,7 @@ void set_services(Environment& environment, const RunPlan& plan, int generation,
   environment["TESSERA_STORE"] = endpoint_text(plan.store_address, plan.store_port);
   environment["TESSERA_SECRET"] = plan.secret.value().hex();
   environment["TESSERA_BLACK_BOX"] = black_box;
-  // The user's, for jobs that have no launcher of ours.
+  // Set by the user, for jobs that our launcher does not start.
   environment.erase("TESSERA_SECRET_FILE");
   environment.erase("TESSERA_LOG_DIR");
   if (!plan.log_dir.empty()) {
@@ -161,7 +196,7 @@ void set_services(Environment& environment, const RunPlan& plan, int generation,
   }
 }
 
-/// Of an outer launcher, the variables would lead to its terminal.
+/// Variables that an outer launcher has set would lead to its terminal, so they are removed.
 void set_progress(Environment& environment, const RunPlan& plan, int rank) {
   environment.erase("TESSERA_PROGRESS");
   environment.erase("TESSERA_PROGRESS_WIDTH");
@@ -188,10 +223,10 @@ Environment environment_of(const RunPlan& plan, int local_rank, int generation, 
   environment["GROUP_RANK"] = std::to_string(plan.node_rank);
   environment["TESSERA_RUN"] = "1";
   environment["TORCHELASTIC_RESTART_COUNT"] = std::to_string(generation);
-  // Of a torchrun around this launcher, whose store is not this job's.
+  // A torchrun around this launcher may have set these, but its store is not this job's.
   environment["TORCHELASTIC_USE_AGENT_STORE"] = "False";
   environment.erase("TORCHELASTIC_RUN_ID");
-  // By default each rank would start a thread a core, and all of them would fight for the cores.
+  // By default each rank would start a thread for each core, and the ranks would compete for the cores.
   environment.try_emplace("OMP_NUM_THREADS", std::to_string(plan.num_threads));
   return environment;
 }

@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "launch/environment.h"
+#include "launch/process.h"
 
 namespace tessera::launch {
 
-/// The options once they are checked, and what follows from them on this machine.
+/// The checked options, and what follows from them on this machine.
 struct RunPlan {
   std::string program;  ///< a path
   std::vector<std::string> arguments;
@@ -36,18 +36,18 @@ struct RunPlan {
   std::chrono::milliseconds grace{};
   std::chrono::milliseconds meeting_timeout{};  ///< for all nodes to come
   int num_threads = 1;                          ///< of each rank
-  std::string progress_path;                    ///< where rank 0 leaves its progress line; empty: nowhere
+  std::string progress_path;                    ///< where rank 0 writes its progress line; empty: nowhere
   std::size_t progress_width = 0;
 
   int rank_of(int local_rank) const { return first_rank + local_rank; }
-  /// Where all that is kept of an attempt lies. Requires: log_dir.
+  /// The folder for all files of an attempt. Requires: log_dir.
   std::string attempt_folder(int generation) const { return log_dir + "/attempt_" + std::to_string(generation); }
 };
 
-/// Throws ConfigError, naming the option, for what cannot be done. The program is not looked for.
+/// Throws ConfigError, naming the option, for options that cannot be met. Does not search for the program.
 RunPlan resolve(const RunOptions& options, const PlanBinding& plan_binding);
 
-/// What the rank `local_rank` of this node finds in its environment in the given generation of the job.
+/// The environment of the rank `local_rank` of this node in the given generation of the job.
 Environment environment_of(const RunPlan& plan, int local_rank, int generation, const std::string& black_box);
 
 }  // namespace tessera::launch

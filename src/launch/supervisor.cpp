@@ -1,17 +1,14 @@
 #include "launch/supervisor.h"
 
-#include <poll.h>
-#include <sys/wait.h>
-
 #include <algorithm>
 #include <csignal>
+#include <poll.h>
+#include <sys/wait.h>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "launch/exit_meaning.h"
 #include "launch/failure_report.h"
-#include "launch/node_report.h"
 #include "launch/process.h"
 
 namespace tessera::launch {
@@ -29,7 +26,7 @@ int milliseconds_until(std::optional<Clock::time_point> deadline) {
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
 }
 
-/// A job that came so far does not fail because of how it is started, so waiting would not mend it.
+/// A job that ran this long does not fail because of how it was started, so waiting before a restart would not help.
 constexpr std::chrono::minutes kGoodRun{1};
 constexpr std::int64_t kGoodCalls = 16;
 
@@ -58,10 +55,10 @@ bool has_communicated(const Attempt& attempt) {
   return std::all_of(ranks.begin(), ranks.end(), [](const Rank& rank) { return has_communicated(rank); });
 }
 
-/// What is waited for, and who it belongs to.
+/// The descriptors to wait for.
 class PollSet {
  public:
-  /// Returns the place of the answer.
+  /// Returns the index to pass to is_ready().
   std::size_t add(int descriptor, short events) {
     entries_.push_back({descriptor, events, 0});
     return entries_.size() - 1;
@@ -92,7 +89,7 @@ Supervisor::Supervisor(RunPlan plan, Descriptor front)
     plan_.progress_path = progress_->path();
     plan_.progress_width = console_.progress_width();
   }
-  // Whoever reads our output may leave; ranks whose output is kept go on.
+  // The reader of our output may end; ranks whose output is kept go on.
   signal(SIGPIPE, SIG_IGN);
 }
 
@@ -109,7 +106,7 @@ int Supervisor::run_generations() {
   }
   for (int generation = 0;; ++generation) {
     if (const Verdict verdict = run_attempt(generation)) return *verdict;
-    // With several nodes, node 0 has waited for all.
+    // With several nodes, node 0 has already waited, in decide().
     if (!nodes_ && !wait_for_restart(generation + 1)) return exit_code_of_ending();
   }
 }
@@ -133,17 +130,17 @@ Supervisor::Verdict Supervisor::run_attempt(int generation) {
 }
 
 void Supervisor::watch(Attempt& attempt, int generation) {
-  bool told = false;
+  bool warned = false;
   while (!attempt.all_ended() && !must_stop_now()) {
     wait(kill_time_, &attempt);
-    if (!told && ending_signal_ == 0) {
-      told = true;
+    if (!warned && ending_signal_ == 0) {
+      warned = true;
       if (attempt.first_failure() != nullptr) {
         end_after_failure(attempt, generation);
       } else if (others_ended(generation)) {
         end_with_others(attempt, generation);
       } else {
-        told = false;
+        warned = false;
       }
     }
     if (kill_time_ && Clock::now() >= *kill_time_) return;
@@ -155,7 +152,7 @@ void Supervisor::end_after_failure(Attempt& attempt, int generation) {
   const int status = first.death->wait_status;
   const std::string title = "rank " + std::to_string(first.number);
   const std::string verdict = verdict_of(first);
-  // With a verdict the ranks have compared what they recorded, and reported.
+  // If there is a verdict, the ranks have already compared their records and printed a report.
   if (verdict.empty()) node_report_ = node_report(attempt, plan_, title + " died (" + end_in_short(status) + ")");
   if (nodes_) {
     const std::string meaning = exit_meaning(status) + (verdict.empty() ? "" : ", because " + verdict);
@@ -167,21 +164,21 @@ void Supervisor::end_after_failure(Attempt& attempt, int generation) {
   begin_ending(attempt, SIGTERM);
 }
 
-/// What the ranks found, or else what their records tell, when that is another rank than the one that ended first.
-/// Empty otherwise.
+/// The cause that the ranks or their records show, if it is not the rank that ended first; otherwise empty.
 std::string Supervisor::cause_of_failure(const Attempt& attempt) const {
   const Rank& first = *attempt.first_failure();
   if (!node_report_ || node_report_->findings.empty()) return verdict_of(first);
   const flight::Finding& finding = node_report_->findings.front();
   const std::string own_death = "rank " + std::to_string(first.number) + " " + verb(flight::RankCondition::kDead);
-  // A rank that ended amid its own work is its own cause, whoever else is lost; not when the calls differ.
+  // A rank that ended in its own code is its own cause, even if others are lost too, unless the calls of the ranks
+  // differ.
   const bool has_cause = failed_in_a_call(first) || is_about_the_living(finding, node_report_->ranks);
   return finding.what.starts_with(own_death) || !has_cause ? "" : finding.what;
 }
 
 void Supervisor::begin_ending(Attempt& attempt, int signal) {
   attempt.signal(signal);
-  // One that is stopped would not see it.
+  // A stopped rank handles the signal only when it is continued.
   attempt.signal(SIGCONT);
   if (!kill_time_) kill_time_ = Clock::now() + plan_.grace;
 }
@@ -229,7 +226,7 @@ bool Supervisor::wait_for_restart(int generation) {
   return !is_ending();
 }
 
-/// A reader that pauses is waited for, as by a pager; once the job was told to end, no longer than ranks would be.
+/// Waits for a reader that pauses, such as a pager. After a signal to end, it waits no longer than for ranks.
 void Supervisor::flush_console() {
   std::optional<Clock::time_point> deadline;
   while (console_.has_pending() && !must_stop_now()) {
@@ -239,7 +236,7 @@ void Supervisor::flush_console() {
   }
 }
 
-/// Signals and deaths come before output: what a rank wrote can wait, the order in which ranks died cannot.
+/// Handles deaths and signals before output: output can wait, but the order in which ranks died must be kept.
 void Supervisor::wait(std::optional<Clock::time_point> deadline, Attempt* attempt) {
   PollSet set;
   const auto signals = set.add(signals_.descriptor(), POLLIN);
@@ -283,7 +280,7 @@ void Supervisor::take_signals(Attempt* attempt) {
 void Supervisor::take_signal(int signal, Attempt* attempt) {
   switch (signal) {
     case SIGCHLD:
-      return;  // it only ends the wait: deaths are looked for after every wait
+      return;  // only ends the wait: reap() runs after every wait
     case SIGTSTP:
       // Not SIGTSTP: process groups without a terminal do not react to it.
       if (attempt != nullptr) attempt->signal(SIGSTOP);
@@ -297,7 +294,7 @@ void Supervisor::take_signal(int signal, Attempt* attempt) {
 }
 
 void Supervisor::take_ending_signal(int signal, Attempt* attempt) {
-  // timeout(1) and some batch systems signal the process and then its whole group, which makes two of one.
+  // timeout(1) and some batch systems signal the process and then its whole group, so one signal arrives twice.
   constexpr std::chrono::milliseconds kEcho{100};
   if (signal == ending_signal_ && Clock::now() - ending_time_ < kEcho) return;
   if (ending_signal_ != 0) {
@@ -308,6 +305,125 @@ void Supervisor::take_ending_signal(int signal, Attempt* attempt) {
   ending_time_ = Clock::now();
   if (nodes_) nodes_->tell(Agreement::signalled(plan_.node_rank, signal));
   if (attempt != nullptr) begin_ending(*attempt, signal);
+}
+
+namespace {
+
+constexpr int kRefusedExitCode = 2;  // that of a ConfigError
+
+}  // namespace
+
+/// Blocks: until all nodes have come, or it is certain that they will not. Returns the exit code in that case.
+Supervisor::Verdict Supervisor::gather() {
+  const Agreement& agreement = nodes_->agreement();
+  const auto deadline = Clock::now() + plan_.meeting_timeout;
+  bool gave_up = false;
+  while (!agreement.all_present() && agreement.refusal().empty() && !agreement.ending() && !is_ending()) {
+    // Only node 0 watches the deadline; the others wait until it gives up.
+    const bool counts = plan_.node_rank == 0 && !gave_up;
+    wait(counts ? std::optional(deadline) : std::nullopt, nullptr);
+    if (!counts || Clock::now() < deadline) continue;
+    nodes_->tell(Agreement::gave_up());
+    gave_up = true;
+  }
+  if (is_ending()) return exit_code_of_ending();
+  if (!agreement.refusal().empty()) {
+    note(agreement.refusal());
+    return kRefusedExitCode;
+  }
+  if (agreement.ending()) {
+    note(agreement.ending()->text);
+    return agreement.ending()->exit_code;
+  }
+  plan_.first_rank = agreement.first_rank(plan_.node_rank);
+  plan_.world_size = agreement.world_size();
+  plan_.master_port = agreement.master_port();
+  return std::nullopt;
+}
+
+bool Supervisor::others_ended(int generation) const {
+  return nodes_ && (nodes_->agreement().failure(generation) != nullptr || nodes_->agreement().ending());
+}
+
+void Supervisor::end_with_others(Attempt& attempt, int generation) {
+  const auto& ending = nodes_->agreement().ending();
+  reported_time_ = Clock::now();
+  if (ending && ending->signal != 0) {
+    note(ending->text + "; ending the ranks of this node");
+    return begin_ending(attempt, ending->signal);
+  }
+  const std::string cause = "the job failed because " + nodes_->cause(generation);
+  node_report_ = node_report(attempt, plan_, cause, nodes_->ranks_to_blame(generation));
+  note(cause + "; ending the ranks of this node");
+  begin_ending(attempt, SIGTERM);
+}
+
+/// Waits until the ranks of all nodes have ended and node 0 has decided how the job goes on.
+Supervisor::Verdict Supervisor::settle(const Attempt& attempt, int generation) {
+  const Agreement& agreement = nodes_->agreement();
+  nodes_->tell(Agreement::done(generation, plan_.node_rank));
+  bool reported = false;
+  bool decided = false;
+  while (true) {
+    if (!reported && others_ended(generation)) {
+      report_to_people(attempt, generation);
+      reported = true;
+    }
+    if (front_is_gone_) return exit_code_of_ending();
+    if (ending_signal_ != 0) return end_of_signalled(attempt);
+    if (agreement.ending()) return agreement.ending()->exit_code;
+    if (agreement.generation() > generation) break;
+    if (plan_.node_rank == 0 && agreement.all_done() && !decided) {
+      decided = true;
+      if (!decide(generation)) return exit_code_of_ending();
+    }
+    wait(std::nullopt, nullptr);
+  }
+  if (plan_.node_rank != 0) note("restart " + std::to_string(generation + 1));
+  return std::nullopt;
+}
+
+/// Node 0 decides for all nodes. Returns false when a signal asks this launcher to end meanwhile.
+bool Supervisor::decide(int generation) {
+  const Failure* failure = nodes_->agreement().failure(generation);
+  if (failure == nullptr) {
+    nodes_->tell(Agreement::over(0));
+  } else if (failure->is_final || generation >= plan_.max_restarts) {
+    nodes_->tell(Agreement::over(failure->exit_code));
+  } else {
+    if (!wait_for_restart(generation + 1)) return false;
+    nodes_->tell(Agreement::restarted(generation + 1));
+  }
+  return true;
+}
+
+void Supervisor::report_to_people(const Attempt& attempt, int generation) {
+  const Failure* failure = nodes_->agreement().failure(generation);
+  const auto& ending = nodes_->agreement().ending();
+  if (failure != nullptr && failure->node_rank == plan_.node_rank && attempt.first_failure() != nullptr) {
+    return tell_failure(failure_report(attempt, plan_, generation, cause_of_failure(attempt)), generation);
+  }
+  // Prints nothing for success, nor for a signal, which was reported when it came.
+  if (failure == nullptr && (ending->text.empty() || ending->signal != 0)) return;
+  if (reported_time_ < attempt.start_time()) reported_time_ = Clock::now();
+  tell_failure(failure_report(attempt, plan_, generation, nodes_->cause(generation), reported_time_), generation);
+}
+
+/// The other nodes and their ranks may still need the store: for a moment to read how the job ended, or as long as
+/// ranks may take to end.
+void Supervisor::leave_nodes() {
+  if (front_is_gone_) return;  // without leave(), the others regard this node as lost
+  const auto& ending = nodes_->agreement().ending();
+  const bool is_lost = ending && ending->lost_node >= 0;
+  nodes_->leave();
+  nodes_.reset();
+  if (!store_) return;
+  constexpr std::chrono::milliseconds kMoment{1000};
+  constexpr std::chrono::milliseconds kBetweenLooks{10};
+  const auto deadline = Clock::now() + kMoment + (is_lost ? std::chrono::milliseconds(0) : plan_.grace);
+  while (store_->num_clients() > 0 && Clock::now() < deadline && !must_stop_now()) {
+    wait(std::min(deadline, Clock::now() + kBetweenLooks), nullptr);
+  }
 }
 
 }  // namespace tessera::launch

@@ -8,20 +8,18 @@
 #include <optional>
 #include <string>
 
+#include "launch/agreement.h"
 #include "launch/attempt.h"
-#include "launch/backoff.h"
-#include "launch/console.h"
 #include "launch/job_store.h"
-#include "launch/nodes.h"
+#include "launch/process.h"
 #include "launch/progress_inbox.h"
-#include "launch/rendezvous_port.h"
+#include "launch/rank_output.h"
 #include "launch/run_plan.h"
-#include "launch/signals.h"
 
 namespace tessera::launch {
 
-/// Runs a node's part of a job to its end, restarts included: one thread that waits for everything at once. Others
-/// serve the job's store and talk to the other nodes.
+/// Runs a node's part of a job to its end, restarts included. One thread waits for all events at once; other threads
+/// serve the job's store and communicate with the other nodes.
 /// Requires: adopt_orphans() in this process, which has no children yet.
 class Supervisor {
  public:
@@ -47,7 +45,7 @@ class Supervisor {
   bool wait_for_restart(int generation);
   void flush_console();
 
-  // With several nodes: supervisor_nodes.cpp
+  // With several nodes:
   Verdict gather();
   bool others_ended(int generation) const;
   void end_with_others(Attempt& attempt, int generation);
@@ -76,11 +74,11 @@ class Supervisor {
   Backoff backoff_;
   bool ran_well_ = false;                          ///< the last attempt: for long, or its ranks had communicated
   std::optional<flight::HangReport> node_report_;  ///< of the attempt that failed
-  Clock::time_point told_time_;                    ///< when another node's failure was learnt of
-  std::optional<Clock::time_point> kill_time_;     ///< when the ranks that were told to end are killed
+  Clock::time_point reported_time_;                ///< when another node's failure was reported here
+  std::optional<Clock::time_point> kill_time_;     ///< when ranks that were signalled to end are killed
   int ending_signal_ = 0;                          ///< the first that asked the launcher to end
   Clock::time_point ending_time_;                  ///< when it came
-  bool kill_at_once_ = false;                      ///< it was asked twice
+  bool kill_at_once_ = false;                      ///< a second signal asked it to end
   bool front_is_gone_ = false;
 };
 

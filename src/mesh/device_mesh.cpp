@@ -1,14 +1,102 @@
+#include <tessera/comm/world.h>
 #include <tessera/core/error.h>
+#include <tessera/mesh/axis_layout.h>
 #include <tessera/mesh/device_mesh.h>
-#include <tessera/mesh/layout_warnings.h>
-#include "mesh/axis_names.h"
-#include "mesh/mesh_state.h"
-#include "mesh/nearest_sizes.h"
+#include <tessera/mesh/ranks.h>
 
 #include <algorithm>
+#include <iterator>
+#include <map>
+#include <mutex>
 #include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mesh/axis_names.h"
 
 namespace tessera {
+
+/// What all copies and sub-meshes of a mesh share.
+class MeshState {
+ public:
+  MeshState(World world, AxisLayout layout, DeviceMeshOptions options);
+
+  const World& world() const { return world_; }
+  const AxisLayout& layout() const { return ids_.layout(); }
+  const ProcessGroupIds& ids() const { return ids_; }
+  const DeviceMeshOptions& options() const { return options_; }
+
+  /// The group of this rank's slice along `axes`. Thread-safety: any thread.
+  Communicator comm(const std::vector<int>& axes);
+
+ private:
+  Communicator make_comm(const std::vector<int>& axes) const;
+
+  World world_;
+  ProcessGroupIds ids_;
+  DeviceMeshOptions options_;
+  std::mutex mutex_;
+  std::map<std::vector<int>, Communicator> comms_;  // by axes of size above 1, ascending
+};
+
+MeshAxis::MeshAxis(std::shared_ptr<MeshState> state, std::vector<int> axes)
+    : state_(std::move(state)), axes_(std::move(axes)) {}
+
+std::string MeshAxis::name() const {
+  return mesh::join(mesh::names_of(state_->layout().sub_layout(axes_).axes()), "+");
+}
+
+std::string MeshAxis::id() const {
+  return state_->ids().slice_id_of(mesh::names_of(state_->layout().sub_layout(axes_).axes()), state_->world().rank());
+}
+
+int MeshAxis::size() const { return state_->layout().sub_layout(axes_).num_ranks(); }
+
+int MeshAxis::coordinate() const {
+  const int rank = state_->world().rank();
+  return state_->layout().slice(axes_, rank).index_of(rank);
+}
+
+std::vector<int> MeshAxis::world_ranks() const { return state_->layout().slice(axes_, state_->world().rank()).ranks(); }
+
+Communicator MeshAxis::comm() const { return state_->comm(axes_); }
+
+MeshState::MeshState(World world, AxisLayout layout, DeviceMeshOptions options)
+    : world_(std::move(world)), ids_(std::move(layout)), options_(std::move(options)) {}
+
+Communicator MeshState::comm(const std::vector<int>& axes) {
+  // Axes of size 1 add no ranks. If they were in the key, there would be a second group, with connections, for the same
+  // ranks. Ranks might also make the two in different orders, and `split` only promises to distinguish groups of
+  // different ranks.
+  std::vector<int> key;
+  std::copy_if(axes.begin(), axes.end(), std::back_inserter(key), [&](int axis) { return layout().size(axis) > 1; });
+  std::sort(key.begin(), key.end());
+
+  const std::lock_guard lock(mutex_);
+  auto found = comms_.find(key);
+  if (found == comms_.end()) {
+    found = comms_.emplace(key, make_comm(key)).first;
+  }
+  return found->second;
+}
+
+Communicator MeshState::make_comm(const std::vector<int>& axes) const {
+  const auto slice = layout().slice(axes, world_.rank());
+  std::vector<std::string> names;
+  for (int axis : axes) {
+    names.push_back(layout().name(axis));
+  }
+  auto comm = world_.comm().split(slice.ranks(), ids_.slice_id_of(names, world_.rank()));
+  if (options_.timeout().count() > 0) {
+    comm = comm.with_timeout(options_.timeout());
+  }
+  if (!options_.strategy().empty()) {
+    comm = comm.with_strategy(parse_communication_strategy(options_.strategy()));
+  }
+  return comm;
+}
+
 namespace {
 
 using mesh::arrangement_fault;
@@ -24,7 +112,7 @@ std::vector<int> all_axes(const AxisLayout& layout) {
   return axes;
 }
 
-/// Everything that can be wrong, before any of it is used: a fault must show here and not at the first collective.
+/// Checks everything before any of it is used: a fault must be reported here, not at the first collective.
 AxisLayout resolve(const World& world, const std::vector<AxisSpec>& axes, const DeviceMeshOptions& options) {
   auto faults = axis_faults(axes);
   if (faults.empty()) {

@@ -2,13 +2,167 @@
 
 #include <tessera/flight/clock.h>
 
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <limits>
 #include <unistd.h>
 
-#include <array>
-
-#include "observe/crc32c.h"
 #include "observe/output_file.h"
-#include "observe/protobuf.h"
+
+namespace tessera::observe {
+namespace {
+
+constexpr int kVarint = 0;
+constexpr int kFixed64 = 1;
+constexpr int kLengthDelimited = 2;
+constexpr int kFixed32 = 5;
+
+void append_little_endian(std::string& bytes, std::uint64_t value, int num_bytes) {
+  for (int i = 0; i < num_bytes; ++i) bytes.push_back(static_cast<char>((value >> (8 * i)) & 0xff));
+}
+
+std::optional<std::uint64_t> take_varint(std::string_view& rest) {
+  constexpr std::size_t kMaxBytes = 10;
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < rest.size() && i < kMaxBytes; ++i) {
+    const auto byte = static_cast<unsigned char>(rest[i]);
+    value |= static_cast<std::uint64_t>(byte & 0x7f) << (7 * i);
+    if ((byte & 0x80) == 0) {
+      rest.remove_prefix(i + 1);
+      return value;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> take_little_endian(std::string_view& rest, std::size_t num_bytes) {
+  if (rest.size() < num_bytes) return std::nullopt;
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < num_bytes; ++i) {
+    value |= static_cast<std::uint64_t>(static_cast<unsigned char>(rest[i])) << (8 * i);
+  }
+  rest.remove_prefix(num_bytes);
+  return value;
+}
+
+/// Fills in the value; false when it is not all there.
+bool take_value(std::string_view& rest, ProtobufField& field) {
+  std::optional<std::uint64_t> number;
+  switch (field.wire_type) {
+    case kVarint:
+    case kLengthDelimited:
+      number = take_varint(rest);
+      break;
+    case kFixed64:
+      number = take_little_endian(rest, 8);
+      break;
+    case kFixed32:
+      number = take_little_endian(rest, 4);
+      break;
+    default:
+      return false;
+  }
+  if (!number) return false;
+  field.value = *number;
+  if (field.wire_type != kLengthDelimited) return true;
+  if (*number > rest.size()) return false;
+  field.bytes = rest.substr(0, *number);
+  rest.remove_prefix(*number);
+  return true;
+}
+
+}  // namespace
+
+ProtobufWriter& ProtobufWriter::unsigned_field(int number, std::uint64_t value) {
+  key(number, kVarint);
+  varint(value);
+  return *this;
+}
+
+ProtobufWriter& ProtobufWriter::int_field(int number, std::int64_t value) {
+  return unsigned_field(number, static_cast<std::uint64_t>(value));
+}
+
+ProtobufWriter& ProtobufWriter::double_field(int number, double value) {
+  key(number, kFixed64);
+  append_little_endian(bytes_, std::bit_cast<std::uint64_t>(value), 8);
+  return *this;
+}
+
+ProtobufWriter& ProtobufWriter::float_field(int number, float value) {
+  key(number, kFixed32);
+  append_little_endian(bytes_, std::bit_cast<std::uint32_t>(value), 4);
+  return *this;
+}
+
+ProtobufWriter& ProtobufWriter::bytes_field(int number, std::string_view value) {
+  key(number, kLengthDelimited);
+  varint(value.size());
+  bytes_.append(value);
+  return *this;
+}
+
+ProtobufWriter& ProtobufWriter::message_field(int number, const ProtobufWriter& message) {
+  return bytes_field(number, message.bytes());
+}
+
+void ProtobufWriter::key(int number, int wire_type) {
+  varint((static_cast<std::uint64_t>(number) << 3) | static_cast<std::uint64_t>(wire_type));
+}
+
+void ProtobufWriter::varint(std::uint64_t value) {
+  for (; value >= 0x80; value >>= 7) bytes_.push_back(static_cast<char>((value & 0x7f) | 0x80));
+  bytes_.push_back(static_cast<char>(value));
+}
+
+std::optional<ProtobufField> ProtobufReader::next() {
+  std::string_view rest = rest_;
+  const auto key = take_varint(rest);
+  if (!key || (*key >> 3) == 0 || (*key >> 3) > std::numeric_limits<std::uint32_t>::max() >> 3) return std::nullopt;
+  ProtobufField field;
+  field.number = static_cast<int>(*key >> 3);
+  field.wire_type = static_cast<int>(*key & 7);
+  if (!take_value(rest, field)) return std::nullopt;
+  field.raw = rest_.substr(0, rest_.size() - rest.size());
+  rest_ = rest;
+  return field;
+}
+
+namespace {
+
+constexpr std::array<std::uint32_t, 256> make_table() {
+  constexpr std::uint32_t kReversedPolynomial = 0x82f63b78;
+  std::array<std::uint32_t, 256> table{};
+  for (std::uint32_t byte = 0; byte < table.size(); ++byte) {
+    std::uint32_t remainder = byte;
+    for (int bit = 0; bit < 8; ++bit) {
+      remainder = (remainder >> 1) ^ ((remainder & 1) != 0 ? kReversedPolynomial : 0);
+    }
+    table.at(byte) = remainder;
+  }
+  return table;
+}
+
+constexpr auto kTable = make_table();
+
+}  // namespace
+
+std::uint32_t crc32c(std::string_view bytes) {
+  std::uint32_t remainder = ~std::uint32_t{0};
+  for (const char byte : bytes) {
+    remainder = (remainder >> 8) ^ kTable[(remainder ^ static_cast<unsigned char>(byte)) & 0xff];
+  }
+  return ~remainder;
+}
+
+std::uint32_t masked_crc32c(std::string_view bytes) {
+  constexpr std::uint32_t kMaskDelta = 0xa282ead8;
+  const std::uint32_t crc = crc32c(bytes);
+  return ((crc >> 15) | (crc << 17)) + kMaskDelta;
+}
+
+}  // namespace tessera::observe
 
 // The numbers of the fields are those of TensorBoard's event.proto, summary.proto and tensor.proto.
 
@@ -25,7 +179,8 @@ void append_number(std::string& bytes, std::uint64_t value, int num_bytes) {
   for (int i = 0; i < num_bytes; ++i) bytes.push_back(static_cast<char>((value >> (8 * i)) & 0xff));
 }
 
-/// As TensorBoard expects it: it reads files whose names hold "tfevents", and takes the latest by the time in it.
+/// As TensorBoard expects it: it reads files whose names contain "tfevents", and finds the latest by the time in the
+/// name.
 std::filesystem::path file_name(std::int64_t now_ns) {
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
@@ -50,7 +205,7 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepSummary& summar
   return scalars;
 }
 
-/// Four spaces before each line keep Markdown from reading anything into it.
+/// Four spaces before each line make Markdown show it as it is.
 std::string as_markdown_code(std::string_view text) {
   std::string code = "    ";
   for (const char c : text) {

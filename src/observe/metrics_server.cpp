@@ -2,28 +2,110 @@
 
 #include <tessera/core/error.h>
 
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
-
 #include <algorithm>
+#include <arpa/inet.h>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
+#include <netinet/in.h>
+#include <poll.h>
 #include <string_view>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "observe/quiet_thread.h"
+#include "observe/output_file.h"
 
 namespace tessera::observe {
 namespace {
 
+[[noreturn]] void refuse(const std::string& text) {
+  throw ConfigError(
+      "expected a port, as 9464, or an address and a port, as 127.0.0.1:9464 or [::1]:9464, for "
+      "Prometheus; found \"" +
+      text + "\"");
+}
+
+/// Converts the address to the system's form and returns its length; 0: it is not an address.
+socklen_t fill(const ListenAddress& address, sockaddr_storage& storage) {
+  const auto port = htons(static_cast<std::uint16_t>(address.port));
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
+  if (inet_pton(AF_INET, address.host.c_str(), &v4->sin_addr) == 1) {
+    v4->sin_family = AF_INET;
+    v4->sin_port = port;
+    return sizeof(sockaddr_in);
+  }
+  auto* v6 = reinterpret_cast<sockaddr_in6*>(&storage);
+  if (inet_pton(AF_INET6, address.host.c_str(), &v6->sin6_addr) == 1) {
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = port;
+    return sizeof(sockaddr_in6);
+  }
+  return 0;
+}
+
+int port_of(const sockaddr_storage& storage) {
+  if (storage.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
+  return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
+}
+
+}  // namespace
+
+ListenAddress parse_listen_address(const std::string& text) {
+  ListenAddress address{"127.0.0.1", 0};
+  std::string_view port = text;
+  const auto colon = text.rfind(':');
+  if (colon != std::string::npos) {
+    port = std::string_view(text).substr(colon + 1);
+    address.host = text.substr(0, colon);
+    const bool bracketed = address.host.size() > 2 && address.host.front() == '[' && address.host.back() == ']';
+    if (bracketed) address.host = address.host.substr(1, address.host.size() - 2);
+    if (!bracketed && address.host.find(':') != std::string::npos) refuse(text);
+    if (address.host == "localhost") address.host = "127.0.0.1";
+  }
+  constexpr int kMaxPort = 65535;
+  const auto [end, fault] = std::from_chars(port.data(), port.data() + port.size(), address.port);
+  const bool is_port = fault == std::errc() && end == port.data() + port.size() && !port.empty();
+  sockaddr_storage storage{};
+  if (!is_port || address.port < 0 || address.port > kMaxPort || fill(address, storage) == 0) refuse(text);
+  return address;
+}
+
+bool is_loopback(const ListenAddress& address) { return address.host.starts_with("127.") || address.host == "::1"; }
+
+Descriptor listen_at(ListenAddress& address) {
+  sockaddr_storage storage{};
+  socklen_t length = fill(address, storage);
+  constexpr int kBacklog = 16;
+  Descriptor listener(socket(storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  const bool listens = listener && setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+                       bind(listener.get(), reinterpret_cast<sockaddr*>(&storage), length) == 0 &&
+                       listen(listener.get(), kBacklog) == 0 &&
+                       getsockname(listener.get(), reinterpret_cast<sockaddr*>(&storage), &length) == 0;
+  if (!listens) {
+    throw CommError("nothing can listen at " + to_string(address) + " for Prometheus: " + std::strerror(errno) +
+                    "; take another port, or 0 for a free one");
+  }
+  address.port = port_of(storage);
+  return listener;
+}
+
+std::string to_string(const ListenAddress& address) {
+  const bool is_v6 = address.host.find(':') != std::string::npos;
+  return (is_v6 ? "[" + address.host + "]" : address.host) + ":" + std::to_string(address.port);
+}
+
+namespace {
+
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kPatience = std::chrono::seconds(3);
+constexpr auto kTimeout = std::chrono::seconds(3);
 constexpr std::size_t kMaxDrainedBytes = std::size_t{64} << 10;
 
 std::string response(std::string_view status, std::string_view type, const std::string& body, bool with_body = true) {
@@ -35,7 +117,7 @@ std::string response(std::string_view status, std::string_view type, const std::
 
 class Connection {
  public:
-  Connection(int socket, Clock::time_point now) : socket_(socket), deadline_(now + kPatience) {}
+  Connection(int socket, Clock::time_point now) : socket_(socket), deadline_(now + kTimeout) {}
 
   pollfd wants() const { return {socket_.get(), static_cast<short>(answer_.empty() ? POLLIN : POLLOUT), 0}; }
   Clock::time_point deadline() const { return deadline_; }
@@ -48,7 +130,7 @@ class Connection {
     if (count < 0) return errno == EAGAIN || errno == EINTR;
     if (count == 0) return false;
     if (answered_) {
-      // Closing with bytes unread would tear the answer from the client's hands.
+      // Closing with unread bytes would reset the connection, and the client could lose the answer.
       num_drained_ += static_cast<std::size_t>(count);
       return num_drained_ <= kMaxDrainedBytes;
     }
@@ -80,7 +162,7 @@ class Connection {
   std::size_t num_drained_ = 0;
 };
 
-/// Who may still come in this second.
+/// How many connections may still be accepted in this second.
 class AcceptBudget {
  public:
   bool allows(Clock::time_point now) {
@@ -129,7 +211,7 @@ struct MetricsServer::State {
 
   void serve() {
     while (true) {
-      // The listener is left alone when the budget is spent: the system lets clients wait.
+      // When the budget is spent, the listener is not polled: the system queues the clients.
       const bool open = budget.allows(time());
       std::vector<pollfd> set = {{stop.get(), POLLIN, 0}, {open ? listener.get() : -1, POLLIN, 0}};
       for (const Connection& connection : connections) set.push_back(connection.wants());
@@ -155,7 +237,7 @@ struct MetricsServer::State {
 
   void accept_one() {
     const int client = accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    // Spent also when it fails: without descriptors left this would go round and round.
+    // Also when accept4() fails: with no descriptors left, this loop would spin.
     budget.spend();
     if (client < 0) return;
     if (connections.size() == kMaxConnections) connections.erase(connections.begin());

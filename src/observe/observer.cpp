@@ -1,35 +1,98 @@
+#include <tessera/core/descriptor.h>
 #include <tessera/core/error.h>
 #include <tessera/flight/clock.h>
+#include <tessera/observe/observe_options.h>
 #include <tessera/observe/observer.h>
 
-#include <unistd.h>
-
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <fcntl.h>
 #include <mutex>
 #include <optional>
+#include <sys/resource.h>
 #include <thread>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
-#include "observe/process_memory.h"
-#include "observe/quiet_thread.h"
+#include "observe/output_file.h"
 #include "observe/sinks.h"
 #include "observe/summariser.h"
 #include "observe/terminal.h"
 
 namespace tessera::observe {
+
+ProcessMemory process_memory() {
+  ProcessMemory memory;
+  std::array<char, 128> text{};  // "size resident shared ...", in pages
+  const Descriptor file(open("/proc/self/statm", O_RDONLY | O_CLOEXEC));
+  if (file && read(file.get(), text.data(), text.size() - 1) > 0) {
+    const char* resident = std::strchr(text.data(), ' ');
+    std::int64_t num_pages = 0;
+    if (resident != nullptr) std::from_chars(resident + 1, text.data() + text.size(), num_pages);
+    memory.resident_bytes = num_pages * sysconf(_SC_PAGESIZE);
+  }
+  rusage usage{};
+  if (getrusage(RUSAGE_SELF, &usage) == 0) memory.peak_bytes = usage.ru_maxrss * std::int64_t{1024};
+  // The kernel counts the two separately, and the peak lags behind.
+  memory.peak_bytes = std::max(memory.peak_bytes, memory.resident_bytes);
+  return memory;
+}
+
+std::optional<StepSummary> Summariser::add(const TimedRecord& timed) {
+  const bool is_first = !open_;
+  if (is_first) open_.emplace();
+  open_->num_steps = is_first ? 1 : open_->num_steps + 1;
+  open_->last = timed.record;
+  open_->last.seconds = timed.seconds;
+  open_->tokens += timed.record.tokens;
+  open_->seconds += timed.seconds;
+  open_->time_ns = timed.time_ns;
+  return open_->num_steps >= every_ ? take_rest() : std::nullopt;
+}
+
+std::optional<StepSummary> Summariser::take_rest() { return std::exchange(open_, std::nullopt); }
+
+}  // namespace tessera::observe
+
+namespace tessera {
+
+const FieldList<ObserveOptions>& ObserveOptions::fields() {
+  static const FieldList<ObserveOptions> list =
+      FieldList<ObserveOptions>("observe")
+          .add_choice("progress", &ObserveOptions::progress_, {"auto", "plain", "off"},
+                      "auto: one line rewritten in place on a terminal, nothing elsewhere; plain: a line now and then.")
+          .add("plain_every", &ObserveOptions::plain_every_, "How often a plain line appears.")
+          .add("json", &ObserveOptions::json_, "A file that gets one JSON object a step; empty: none.")
+          .add("tensorboard", &ObserveOptions::tensorboard_, "A folder for TensorBoard's event files; empty: none.")
+          .add("prometheus", &ObserveOptions::prometheus_,
+               "Where Prometheus finds the figures: a port of the loopback address, or address:port; empty: nowhere.")
+          .add("trace", &ObserveOptions::trace_,
+               "The Perfetto trace of rank R goes to the file `trace`.rankR.pftrace; empty: none.")
+          .add("trace_skip", &ObserveOptions::trace_skip_, "How many steps before the trace begins.")
+          .add("trace_steps", &ObserveOptions::trace_steps_, "How many steps the trace holds; 0: all of them.")
+          .add("every", &ObserveOptions::every_, "Steps that one line of JSON and one point of TensorBoard stand for.");
+  return list;
+}
+
+}  // namespace tessera
+
+namespace tessera::observe {
 namespace {
 
-/// How often the sinks are fed. A terminal looks alive with it, and a wake-up costs microseconds.
+/// How often the sinks get records: often enough for a terminal to look alive, and a wake-up costs only microseconds.
 constexpr auto kSummariseEvery = std::chrono::milliseconds(100);
-/// At a step a millisecond, seconds in which nothing can be written.
+/// At one step a millisecond, enough for seconds in which nothing can be written.
 constexpr std::size_t kMaxQueued = 8192;
 
-/// A sink at work.
+/// A sink in use.
 struct Feed {
   explicit Feed(SinkPlan plan) : name(std::move(plan.name)), sink(std::move(plan.sink)), summariser(plan.every) {}
 
@@ -238,7 +301,7 @@ Span Observer::span(std::string_view name) {
 }
 
 void Observer::print(std::string_view line) {
-  std::fflush(stdout);  // what the program printed before should come before
+  std::fflush(stdout);  // so that earlier output of the program comes first
   state_->terminal->print(STDOUT_FILENO, line);
 }
 

@@ -7,7 +7,10 @@
 
 namespace tessera::observe {
 
-/// A record with what the observer knows of it.
+/// The present memory of this process. Takes some microseconds. Zeros where the system does not report it.
+ProcessMemory process_memory();
+
+/// A record with the times that the observer adds.
 struct TimedRecord {
   StepRecord record;
   double seconds = 0;
@@ -19,9 +22,9 @@ class Summariser {
  public:
   explicit Summariser(std::int64_t every) : every_(every) {}
 
-  /// A summary with each `every`-th record. Its memory is left to the caller.
+  /// Returns a summary with each `every`-th record. The caller fills in its `memory`.
   std::optional<StepSummary> add(const TimedRecord& timed);
-  /// What no summary holds yet, if anything.
+  /// A summary of the remaining records, if there are any.
   std::optional<StepSummary> take_rest();
 
  private:

@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <array>
 
-#include "observe/trace_format.h"
-
 namespace tessera::observe {
 namespace {
 
-// Numbers of tracks behind that of the rank, and their places from top to bottom.
+// Offsets of track numbers from the rank's, and the places of the tracks from top to bottom.
 constexpr std::uint64_t kSteps = 1;
 constexpr std::uint64_t kThreads = 2;
 constexpr std::uint64_t kCalls = 0x8000;
@@ -75,7 +73,7 @@ void TraceFile::add_event(const CallEvent& call) {
   annotate("number", static_cast<std::int64_t>(record.sequence));
   if (!record.dtype.empty()) annotate("tensor", shape_text(record));
   annotate("at", record.file + ":" + std::to_string(record.line));
-  // The slice ends with the communication; who made the call may have waited for it later.
+  // The slice ends with the communication; the caller may have waited for it later.
   annotate("returned_after_ns", record.ended_ns - record.started_ns);
   annotate("blocked_ns", call.blocked_ns);
   if (record.state == CallState::kFailed) annotate("state", std::string("failed"));

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <tessera/flight/call_record.h>
-#include <tessera/observe/clock_offset.h>
 #include <tessera/observe/step_record.h>
+#include <tessera/observe/tracer.h>
 
 #include <cstdint>
 #include <map>
@@ -11,10 +11,51 @@
 #include <variant>
 #include <vector>
 
+#include "observe/event_file.h"
 #include "observe/output_file.h"
-#include "observe/protobuf.h"
 
 namespace tessera::observe {
+
+/// The numbers of the fields that we use, of Perfetto's trace_packet.proto, track_descriptor.proto, track_event.proto
+/// and debug_annotation.proto. A trace is a sequence of packets, so concatenated traces are a trace.
+namespace perfetto {
+
+inline constexpr int kTracePacket = 1;
+
+inline constexpr int kPacketTimestamp = 8;
+inline constexpr int kPacketSequence = 10;  // the rank that wrote it, counted from 1
+inline constexpr int kPacketTrackEvent = 11;
+inline constexpr int kPacketSequenceFlags = 13;
+inline constexpr int kPacketTrackDescriptor = 60;
+inline constexpr int kNewSequence = 1;  // a flag
+
+inline constexpr int kTrackUuid = 1;
+inline constexpr int kTrackName = 2;
+inline constexpr int kTrackParent = 5;
+inline constexpr int kTrackChildOrdering = 11;
+inline constexpr int kTrackSiblingRank = 12;
+inline constexpr int kExplicitOrdering = 3;
+
+inline constexpr int kEventAnnotation = 4;
+inline constexpr int kEventType = 9;
+inline constexpr int kEventTrack = 11;
+inline constexpr int kEventCategory = 22;
+inline constexpr int kEventName = 23;
+inline constexpr int kSliceBegin = 1;
+inline constexpr int kSliceEnd = 2;
+inline constexpr int kInstant = 3;
+
+inline constexpr int kAnnotationInt = 4;
+inline constexpr int kAnnotationDouble = 5;
+inline constexpr int kAnnotationString = 6;
+inline constexpr int kAnnotationName = 10;
+
+}  // namespace perfetto
+
+// What merge_traces() looks for.
+inline constexpr const char* kClockEvent = "clock comparison";
+inline constexpr const char* kClockOffset = "offset_ns";
+inline constexpr const char* kClockError = "error_ns";
 
 struct SpanEvent {
   std::string name;
@@ -61,7 +102,7 @@ class TraceFile {
 
   void add_track(std::uint64_t track, const std::string& name, int place);
   std::uint64_t track_of(std::thread::id thread);
-  /// One on which nothing is under way at `start_ns`.
+  /// A track on which no call is under way at `start_ns`.
   std::uint64_t track_for_call(std::int64_t start_ns, std::int64_t end_ns);
   /// Fill `event_`, in this order.
   void begin_event(int type, std::uint64_t track);
@@ -74,7 +115,7 @@ class TraceFile {
 
   OutputFile file_;
   std::uint64_t sequence_;  // of this rank's packets
-  std::uint64_t root_;      // the track of all of this rank's
+  std::uint64_t root_;      // the parent of this rank's tracks
   std::map<std::thread::id, std::uint64_t> threads_;
   std::vector<std::int64_t> call_ends_;  // of the latest call on each track for calls
   ProtobufWriter pending_;

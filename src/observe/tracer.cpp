@@ -1,18 +1,30 @@
+#include <tessera/core/error.h>
 #include <tessera/flight/clock.h>
 #include <tessera/observe/tracer.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <map>
 #include <mutex>
+#include <optional>
+#include <sstream>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "observe/event_file.h"
+#include "observe/output_file.h"
 #include "observe/trace_file.h"
 
 namespace tessera::observe {
 namespace {
 
-/// Some 20 MB, at ten thousand events a second enough for seconds in which nothing can be written.
+/// Some 20 MB: at ten thousand events a second, enough for seconds in which nothing can be written.
 constexpr std::size_t kMaxPending = std::size_t{1} << 16;
 
 }  // namespace
@@ -36,7 +48,7 @@ struct Tracer::State {
   std::mutex mutex;
   std::vector<TraceEvent> pending;
   std::mutex writing;
-  std::vector<TraceEvent> being_written;  // keeps its memory from one time to the next
+  std::vector<TraceEvent> being_written;  // a member, so that its memory is reused
   TraceFile file;
 };
 
@@ -88,6 +100,179 @@ void Span::end() {
   if (!tracer_) return;
   tracer_->add_span(name_, start_ns_, flight::now_ns());
   tracer_ = nullptr;
+}
+
+ClockOffset estimate_offset(std::span<const RoundTrip> trips) {
+  if (trips.empty()) throw InternalError("clocks are compared by at least one round trip");
+  const auto duration = [](const RoundTrip& trip) { return trip.answered_ns - trip.asked_ns; };
+  const RoundTrip& best = *std::min_element(
+      trips.begin(), trips.end(), [&](const RoundTrip& a, const RoundTrip& b) { return duration(a) < duration(b); });
+  const std::int64_t half = duration(best) / 2;
+  return {best.other_ns - (best.asked_ns + half), duration(best) - half};
+}
+
+ClockOffset operator+(const ClockOffset& offset, const ClockOffset& further) {
+  return {offset.offset_ns + further.offset_ns, offset.error_ns + further.error_ns};
+}
+
+namespace {
+
+/// A rank's clock and rank 0's at one moment.
+struct Comparison {
+  std::int64_t local_ns = 0;
+  std::int64_t offset_ns = 0;
+  std::int64_t error_ns = 0;
+};
+
+struct Packet {
+  std::string_view bytes;
+  std::optional<std::int64_t> time_ns;
+};
+
+struct RankTrace {
+  MergedTrace summary;
+  std::vector<Packet> packets;
+  std::vector<Comparison> clocks;  // in the order of time
+};
+
+std::string read_all(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream bytes;
+  if (file) bytes << file.rdbuf();
+  // An empty file sets a failure state too; it is refused later, as no trace.
+  if (!file.is_open() || file.bad()) throw StorageError(path.string() + " cannot be read: " + std::strerror(errno));
+  return bytes.str();
+}
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw ConfigError(path + " is no trace that a rank wrote: " + why);
+}
+
+/// The integers among the annotations of an event that compares clocks; nothing for any other event.
+std::optional<std::map<std::string_view, std::int64_t>> comparison_in(std::string_view event) {
+  std::map<std::string_view, std::int64_t> numbers;
+  bool is_comparison = false;
+  ProtobufReader fields(event);
+  while (const auto field = fields.next()) {
+    if (field->number == perfetto::kEventName) is_comparison = field->bytes == kClockEvent;
+    if (field->number != perfetto::kEventAnnotation) continue;
+    std::string_view name;
+    std::int64_t value = 0;
+    ProtobufReader annotation(field->bytes);
+    while (const auto part = annotation.next()) {
+      if (part->number == perfetto::kAnnotationName) name = part->bytes;
+      if (part->number == perfetto::kAnnotationInt) value = static_cast<std::int64_t>(part->value);
+    }
+    numbers[name] = value;
+  }
+  return is_comparison && fields.is_whole() ? std::optional(numbers) : std::nullopt;
+}
+
+void add_packet(RankTrace& trace, std::string_view bytes) {
+  Packet packet{bytes, std::nullopt};
+  std::optional<int> rank;
+  std::string_view event;
+  ProtobufReader fields(bytes);
+  while (const auto field = fields.next()) {
+    if (field->number == perfetto::kPacketTimestamp) packet.time_ns = static_cast<std::int64_t>(field->value);
+    if (field->number == perfetto::kPacketSequence) rank = static_cast<int>(field->value) - 1;
+    if (field->number == perfetto::kPacketTrackEvent) event = field->bytes;
+  }
+  if (!fields.is_whole()) refuse(trace.summary.path, "a packet is malformed");
+  if (trace.packets.empty() && rank) trace.summary.rank = *rank;
+  if (!rank || *rank < 0 || *rank != trace.summary.rank) refuse(trace.summary.path, "its packets are not of one rank");
+  trace.packets.push_back(packet);
+  if (auto numbers = comparison_in(event); numbers && packet.time_ns) {
+    trace.clocks.push_back({*packet.time_ns, (*numbers)[kClockOffset], (*numbers)[kClockError]});
+  }
+}
+
+RankTrace parse(const std::filesystem::path& path, std::string_view bytes) {
+  RankTrace trace;
+  trace.summary.path = path.string();
+  ProtobufReader packets(bytes);
+  while (const auto packet = packets.next()) {
+    if (packet->number != perfetto::kTracePacket || packet->wire_type != 2) refuse(path.string(), "it has other parts");
+    add_packet(trace, packet->bytes);
+  }
+  if (trace.packets.empty()) refuse(path.string(), "there is no packet in it");
+  // A rank that is killed leaves the beginning of a packet; a rest that is longer than any packet is damage.
+  constexpr std::size_t kMaxPacketBytes = std::size_t{64} << 10;
+  if (packets.num_rest_bytes() > kMaxPacketBytes) {
+    refuse(path.string(), "it is damaged " + std::to_string(packets.num_rest_bytes()) + " bytes before its end");
+  }
+  trace.summary.num_lost_bytes = static_cast<std::int64_t>(packets.num_rest_bytes());
+  trace.summary.num_packets = static_cast<std::int64_t>(trace.packets.size());
+  std::stable_sort(trace.clocks.begin(), trace.clocks.end(),
+                   [](const Comparison& a, const Comparison& b) { return a.local_ns < b.local_ns; });
+  if (!trace.clocks.empty()) {
+    trace.summary.offset_ns = trace.clocks.front().offset_ns;
+    trace.summary.error_ns = trace.clocks.front().error_ns;
+  }
+  return trace;
+}
+
+/// How far rank 0's clock was ahead when the rank's own showed `local_ns`.
+std::int64_t offset_at(const std::vector<Comparison>& clocks, std::int64_t local_ns) {
+  if (clocks.empty()) return 0;
+  const auto after = std::upper_bound(clocks.begin(), clocks.end(), local_ns,
+                                      [](std::int64_t time, const Comparison& one) { return time < one.local_ns; });
+  if (after == clocks.begin()) return clocks.front().offset_ns;
+  if (after == clocks.end()) return clocks.back().offset_ns;
+  const Comparison& before = *(after - 1);
+  const double share =
+      static_cast<double>(local_ns - before.local_ns) / static_cast<double>(after->local_ns - before.local_ns);
+  return before.offset_ns + std::llround(share * static_cast<double>(after->offset_ns - before.offset_ns));
+}
+
+void append_shifted(const RankTrace& trace, ProtobufWriter& merged) {
+  ProtobufWriter shifted;
+  std::string fields_kept;
+  for (const Packet& packet : trace.packets) {
+    if (!packet.time_ns) {
+      merged.bytes_field(perfetto::kTracePacket, packet.bytes);
+      continue;
+    }
+    fields_kept.clear();
+    ProtobufReader fields(packet.bytes);
+    while (const auto field = fields.next()) {
+      if (field->number != perfetto::kPacketTimestamp) fields_kept.append(field->raw);
+    }
+    shifted.clear();
+    shifted.int_field(perfetto::kPacketTimestamp, *packet.time_ns + offset_at(trace.clocks, *packet.time_ns));
+    merged.bytes_field(perfetto::kTracePacket, shifted.bytes() + fields_kept);
+  }
+}
+
+}  // namespace
+
+std::vector<MergedTrace> merge_traces(const std::vector<std::filesystem::path>& files,
+                                      const std::filesystem::path& merged) {
+  if (files.empty()) throw ConfigError("expected the traces of one rank or more, found none");
+  std::map<int, MergedTrace> ranks;
+  for (const auto& path : files) {  // before anything is written: `merged` may be one of them
+    std::error_code ignored;
+    if (std::filesystem::equivalent(path, merged, ignored)) {
+      throw ConfigError(merged.string() + " is to be read and to be written; choose another name for the merged trace");
+    }
+  }
+  std::optional<OutputFile> output;
+  for (const auto& path : files) {
+    const std::string bytes = read_all(path);
+    const RankTrace trace = parse(path, bytes);
+    const auto [other, is_new] = ranks.emplace(trace.summary.rank, trace.summary);
+    if (!is_new) {
+      throw ConfigError("both " + other->second.path + " and " + path.string() + " are the trace of rank " +
+                        std::to_string(trace.summary.rank) + "; merge the files of one run");
+    }
+    ProtobufWriter shifted;
+    append_shifted(trace, shifted);
+    if (!output) output.emplace(merged, OutputFile::Mode::kReplace);
+    output->write(shifted.bytes());
+  }
+  std::vector<MergedTrace> summaries;
+  for (const auto& [rank, summary] : ranks) summaries.push_back(summary);
+  return summaries;
 }
 
 }  // namespace tessera::observe

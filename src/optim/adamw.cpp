@@ -1,11 +1,14 @@
 #include <tessera/core/error.h>
 #include <tessera/optim/adamw.h>
-#include "optim/fused_batch.h"
 
+#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/serialize.h>
 #include <torch/serialize/archive.h>
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -13,12 +16,96 @@
 #include <tuple>
 #include <unordered_set>
 #include <utility>
+#include <vector>
+
+namespace tessera::optim {
+
+/// The arguments of one call of the fused kernel: parameters of one device and dtype, with their gradients and states.
+class FusedBatch {
+ public:
+  /// Advances `state` by a step and creates the tensors that it lacks. Requires: gradient and parameter are dense, of
+  /// one dtype and device.
+  void add(const at::Tensor& parameter, const at::Tensor& gradient, torch::optim::AdamWParamState& state, bool amsgrad);
+  void run(const torch::optim::AdamWOptions& options);
+
+ private:
+  const at::Tensor& step_tensor(std::int64_t step, const at::Device& device);
+
+  std::vector<at::Tensor> parameters_;
+  std::vector<at::Tensor> gradients_;
+  std::vector<at::Tensor> averages_;
+  std::vector<at::Tensor> squares_;
+  std::vector<at::Tensor> greatest_squares_;
+  std::vector<at::Tensor> steps_;
+  std::map<std::int64_t, at::Tensor> step_tensors_;             // by number: most parameters share one
+  std::vector<std::pair<at::Tensor, at::Tensor>> write_backs_;  // a parameter with gaps, and the copy that is stepped
+};
+
+namespace {
+
+/// Copies the tensor if its layout differs: the kernel processes memory from the first element to the last and ignores
+/// strides.
+at::Tensor laid_out_like(const at::Tensor& parameter, const at::Tensor& tensor) {
+  const bool same_order =
+      tensor.strides() == parameter.strides() || (tensor.is_contiguous() && parameter.is_contiguous());
+  const bool fits =
+      same_order && tensor.scalar_type() == parameter.scalar_type() && tensor.device() == parameter.device();
+  return fits ? tensor : at::empty_like(parameter).copy_(tensor);
+}
+
+at::Tensor state_like(const at::Tensor& parameter, const at::Tensor& state) {
+  if (!state.defined()) return at::zeros_like(parameter);
+  if (state.sizes() != parameter.sizes()) {
+    std::ostringstream fault;
+    fault << "AdamW: expected a state of shape " << parameter.sizes() << ", that of its parameter, found "
+          << state.sizes() << "; it was saved by another model";
+    throw ConfigError(fault.str());
+  }
+  return laid_out_like(parameter, state);
+}
+
+}  // namespace
+
+void FusedBatch::add(const at::Tensor& parameter, const at::Tensor& gradient, torch::optim::AdamWParamState& state,
+                     bool amsgrad) {
+  at::Tensor stepped = parameter;
+  if (!parameter.is_non_overlapping_and_dense()) {
+    stepped = at::empty_like(parameter).copy_(parameter);
+    write_backs_.emplace_back(parameter, stepped);
+  }
+  state.step(state.step() + 1);
+  state.exp_avg(state_like(stepped, state.exp_avg()));
+  state.exp_avg_sq(state_like(stepped, state.exp_avg_sq()));
+  if (amsgrad) state.max_exp_avg_sq(state_like(stepped, state.max_exp_avg_sq()));
+
+  parameters_.push_back(stepped);
+  gradients_.push_back(laid_out_like(stepped, gradient));
+  averages_.push_back(state.exp_avg());
+  squares_.push_back(state.exp_avg_sq());
+  if (amsgrad) greatest_squares_.push_back(state.max_exp_avg_sq());
+  steps_.push_back(step_tensor(state.step(), parameter.device()));
+}
+
+const at::Tensor& FusedBatch::step_tensor(std::int64_t step, const at::Device& device) {
+  at::Tensor& tensor = step_tensors_[step];
+  if (!tensor.defined()) tensor = at::full({}, step, at::TensorOptions(at::kFloat).device(device));
+  return tensor;
+}
+
+void FusedBatch::run(const torch::optim::AdamWOptions& options) {
+  const auto& [beta1, beta2] = options.betas();
+  at::_fused_adamw_(parameters_, gradients_, averages_, squares_, greatest_squares_, steps_, options.lr(), beta1, beta2,
+                    options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false);
+  for (auto& [parameter, stepped] : write_backs_) parameter.copy_(stepped);
+}
+
+}  // namespace tessera::optim
 
 // Note [Where a vector ends]
-// The kernel takes as many elements at a time as fit a vector register and the rest one by one, and the two round
-// differently. So an element's bits depend on where vectors end: at the end of its tensor and, with several threads, at
-// the end of each thread's piece. Parameters are handed over whole, never in pieces. A layer that cuts parameters and
-// wants the bits of the whole must cut at multiples of a vector and keep the number of threads.
+// The kernel processes full vector registers and then the remaining elements one by one, and the two round differently.
+// So an element's bits depend on where vectors end: at the end of its tensor and, with several threads, at the end of
+// each thread's piece. Parameters are passed whole, never in pieces. Code that cuts parameters and needs the bits of
+// the whole must cut at multiples of a vector and keep the number of threads.
 
 namespace tessera::optim {
 namespace {
@@ -100,7 +187,7 @@ at::Tensor AdamW::step(LossClosure closure) {
     loss = closure();
   }
   const at::NoGradGuard no_grad;
-  // All of a step is refused before any of it is done.
+  // Check all parameters before any is changed.
   for (std::size_t group = 0; group < param_groups_.size(); ++group) {
     const auto& parameters = param_groups_[group].params();
     for (std::size_t i = 0; i < parameters.size(); ++i) {

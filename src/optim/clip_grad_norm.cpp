@@ -27,7 +27,7 @@ double clip(const std::vector<at::Tensor>& gradients, const ExactSum& squares, d
   return norm;
 }
 
-/// Whether this rank adds the tensor to what its axes add up: of copies of one, one counts.
+/// Whether this rank contributes the tensor to the sums over the axes: of several copies, only one counts.
 bool counts_here(const TrainedTensor& trained, const std::vector<ModelAxis>& axes) {
   return std::all_of(trained.replicated_over.begin(), trained.replicated_over.end(),
                      [&](std::size_t axis) { return !axes[axis].divides || axes[axis].comm.rank() == 0; });

@@ -35,7 +35,7 @@ GradScalerOptions checked(const GradScalerOptions& options) {
   return options;
 }
 
-/// What is to be divided: each gradient once, though a group may list a parameter twice.
+/// The gradients to divide, each once, though a group may list a parameter twice.
 std::vector<at::Tensor> gradients_of(const torch::optim::Optimizer& optimizer) {
   std::vector<at::Tensor> gradients;
   std::unordered_set<const void*> seen;
@@ -104,7 +104,7 @@ GradScaler::GradScaler(const std::vector<Ranks>& axes, const GradScalerOptions& 
 
 at::Tensor GradScaler::scale(const at::Tensor& loss) const {
   if (!options_.enabled()) return loss;
-  // A tensor, not a number: times a number, a loss in fp16 would stay fp16 and overflow.
+  // A float tensor, not a number: multiplied by a number, a loss in fp16 would stay fp16 and overflow.
   return loss * at::full({}, scale_, at::TensorOptions(at::kFloat).device(loss.device()));
 }
 
@@ -125,7 +125,7 @@ bool GradScaler::divide(const std::vector<at::Tensor>& gradients) const {
   // The kernel takes lists of one device and dtype.
   std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, c10::ScalarType>, std::vector<at::Tensor>> lists;
   for (const at::Tensor& given : gradients) {
-    // Nor complex numbers, nor zeros that are not there.
+    // It supports neither complex nor sparse tensors.
     const at::Tensor dense = given.is_sparse() ? given._values() : given;
     const at::Tensor gradient = dense.is_complex() ? at::view_as_real(dense) : dense;
     lists[{gradient.device().type(), gradient.device().index(), gradient.scalar_type()}].push_back(gradient);
@@ -143,7 +143,7 @@ bool GradScaler::divide(const std::vector<at::Tensor>& gradients) const {
 }
 
 bool GradScaler::agree(bool found, const at::Device& device) const {
-  // The scale travels along, once with each sign, so that the greatest and the least are known in the same message.
+  // The scale is sent too, once with each sign, so that one message gives its maximum and its minimum.
   at::Tensor report = at::tensor({found ? 1.0F : 0.0F, scale_, -scale_}).to(device);
   for (const Ranks& ranks : axes_) {
     if (ranks.comm().size() > 1) ranks.comm().all_reduce(report, ReduceOp::kMax);

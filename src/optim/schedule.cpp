@@ -34,7 +34,7 @@ double shape(const ScheduleOptions& options, std::int64_t step) {
   throw InternalError("a schedule without a shape");
 }
 
-/// Nothing that was asked for is left out silently: also a field that the kind does not use is a fault.
+/// A field that is set but not used by the kind is a fault too, so that no setting is silently ignored.
 void check(const ScheduleOptions& options) {
   ScheduleOptions::fields().check(options);
   std::string faults;

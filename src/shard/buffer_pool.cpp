@@ -1,12 +1,17 @@
 #include <tessera/core/error.h>
 #include <tessera/shard/buffer_pool.h>
+#include <tessera/shard/hollow_storage.h>
 
-#include <sys/mman.h>
+#include <ATen/ATen.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
 
 #include <algorithm>
 #include <map>
 #include <mutex>
 #include <string>
+#include <sys/mman.h>
 #include <utility>
 
 namespace tessera {
@@ -21,15 +26,15 @@ std::shared_ptr<void> host_pages(std::size_t num_bytes) {
 }
 
 struct BufferPool::State {
-  std::mutex mutex;                                        // of all that follows
+  std::mutex mutex;                                        // guards all that follows
   std::multimap<std::size_t, std::shared_ptr<void>> free;  // by size
   std::size_t lent_bytes = 0;
   std::size_t peak_bytes = 0;
   std::size_t held_bytes = 0;
   OnChange on_change;
-  bool keeps = true;  // what is given back, for the next
+  bool keeps = true;  // returned buffers, for the next borrower
 
-  /// A buffer that is free, or none.
+  /// A free buffer, or null.
   std::shared_ptr<void> take(std::size_t size) {
     const std::lock_guard lock(mutex);
     auto kept = free.extract(size);
@@ -96,6 +101,67 @@ std::size_t BufferPool::held_bytes() const { return state_->read(&State::held_by
 void BufferPool::observe(OnChange on_change) {
   const std::lock_guard lock(state_->mutex);
   state_->on_change = std::move(on_change);
+}
+
+namespace {
+
+c10::DataPtr no_bytes(c10::Device device) { return {nullptr, device}; }
+
+std::vector<std::int64_t> row_major_strides(at::IntArrayRef shape) {
+  std::vector<std::int64_t> strides(shape.size(), 1);
+  for (std::size_t i = shape.size(); i-- > 1;) strides[i - 1] = strides[i] * std::max<std::int64_t>(shape[i], 1);
+  return strides;
+}
+
+/// Made by hand: `set_` reads the data pointer, which may be absent, and operators would make views that autograd
+/// tracks.
+at::Tensor tensor_on(const c10::Storage& storage, at::ScalarType dtype, std::int64_t start, at::IntArrayRef shape) {
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage), c10::DispatchKeySet(c10::computeDispatchKey(dtype, c10::kStrided, storage.device())),
+      c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(shape, row_major_strides(shape), start);
+  return tensor;
+}
+
+}  // namespace
+
+HollowStorage::HollowStorage(std::int64_t num_elements, at::ScalarType dtype, c10::Device device,
+                             const std::string& why_empty)
+    : num_bytes_(num_elements * static_cast<std::int64_t>(c10::elementSize(dtype))) {
+  const c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), static_cast<std::size_t>(num_bytes_), no_bytes(device), nullptr, false));
+  flat_ = tensor_on(storage, dtype, 0, {num_elements});
+  explain(why_empty);
+}
+
+c10::StorageImpl& HollowStorage::impl() const { return *flat_.storage().unsafeGetStorageImpl(); }
+
+at::Tensor HollowStorage::view(std::int64_t start, at::IntArrayRef shape) const {
+  return tensor_on(flat_.storage(), flat_.scalar_type(), start, shape);
+}
+
+bool HollowStorage::holds(const at::Tensor& tensor) const {
+  // Tensor::is_alias_of() would read the data pointer.
+  return tensor.has_storage() && tensor.storage().unsafeGetStorageImpl() == flat_.storage().unsafeGetStorageImpl();
+}
+
+void HollowStorage::give(c10::DataPtr bytes) {
+  if (has_bytes_) throw InternalError("a storage was given bytes that had some");
+  impl().clear_data_ptr_access_error_msg_();
+  impl().set_data_ptr_noswap(std::move(bytes));
+  has_bytes_ = true;
+}
+
+c10::DataPtr HollowStorage::take(const std::string& why_empty) {
+  if (!has_bytes_) throw InternalError("bytes were taken from a storage that had none");
+  has_bytes_ = false;
+  c10::DataPtr bytes = impl().set_data_ptr(no_bytes(flat_.device()));
+  explain(why_empty);
+  return bytes;
+}
+
+void HollowStorage::explain(const std::string& why_empty) {
+  impl().release_data_and_set_meta_custom_data_ptr_error_msg_(why_empty);
 }
 
 }  // namespace tessera

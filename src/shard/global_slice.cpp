@@ -1,27 +1,30 @@
 #include <tessera/core/error.h>
 #include <tessera/shard/global_slice.h>
+#include <tessera/shard/named_tensors.h>
 
 #include <c10/core/TensorImpl.h>
 #include <c10/core/UndefinedTensorImpl.h>
+#include <torch/nn/module.h>
 
 #include <atomic>
 #include <mutex>
 #include <optional>
 #include <sstream>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace tessera {
 namespace {
 
 /// Note [Marks beside tensors]
-/// What lies in a tensor's BackendMeta is gone after set_data(), and so after Module::to() and torch::load(): a part
-/// would pass for a whole tensor from then on. A table by identity stays right. It holds tensors weakly, so
-/// that their memory goes with them and no other tensor gets their address while they are listed.
+/// A tensor's BackendMeta is lost by set_data(), and so by Module::to() and torch::load(); from then on a part would
+/// look like a whole tensor. A table by tensor identity stays correct. It holds weak references: the memory of a tensor
+/// is freed with it, but no other tensor gets its address while it is listed.
 class Marks {
  public:
   static Marks& of_process() {
-    static auto* const marks = new Marks;  // tensors may outlive what is destroyed at the end
+    static auto* const marks = new Marks;  // never destroyed: tensors may outlive statics
     return *marks;
   }
 
@@ -62,7 +65,7 @@ bool is_shape_of(const Slice& slice, const at::Tensor& tensor) {
   throw ConfigError(text.str());
 }
 
-/// TensorImpl lets only its heirs change its keys.
+/// TensorImpl lets only derived classes change its keys.
 struct KeysOf : c10::TensorImpl {
   static c10::DispatchKeySet& in(c10::TensorImpl& impl) { return impl.*&KeysOf::key_set_; }
 };
@@ -88,10 +91,61 @@ void set_memory(const at::Tensor& tensor, const at::Tensor& memory) {
   c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   const c10::DispatchKeySet keys = impl.key_set();
   auto marks = impl.get_backend_meta_intrusive_ptr();
-  KeysOf::in(impl) = memory.unsafeGetTensorImpl()->key_set();  // or who stands behind a key would be asked
+  KeysOf::in(impl) = memory.unsafeGetTensorImpl()->key_set();  // else set_data() would be dispatched by the old keys
   at::Tensor(tensor).set_data(memory);
   if (marks) impl.set_backend_meta(std::move(marks));
   KeysOf::in(impl) = keys;
+}
+
+namespace {
+
+/// Adds each tensor once: a model may hold a module, or a parameter, in several places.
+class Collector {
+ public:
+  void add(const std::string& name, const at::Tensor& tensor) {
+    if (!tensor.defined() || !seen_.insert(tensor.unsafeGetTensorImpl()).second) return;
+    found_.names.push_back(name);
+    found_.tensors.push_back(tensor);
+  }
+  NamedTensors take() { return std::move(found_); }
+
+ private:
+  std::unordered_set<const c10::TensorImpl*> seen_;
+  NamedTensors found_;
+};
+
+}  // namespace
+
+NamedTensors trained_parameters_of(const torch::nn::Module& model) {
+  Collector collector;
+  for (const auto& entry : model.named_parameters()) {
+    if (entry.value().requires_grad()) collector.add(entry.key(), entry.value());
+  }
+  NamedTensors found = collector.take();
+  if (found.tensors.empty()) {
+    throw ConfigError("the model " + model.name() +
+                      " has no parameter that requires a gradient: there is nothing to average");
+  }
+  return found;
+}
+
+NamedTensors parameters_of(const torch::nn::Module& model) {
+  Collector collector;
+  for (const auto& entry : model.named_parameters()) collector.add(entry.key(), entry.value());
+  return collector.take();
+}
+
+NamedTensors state_of(const torch::nn::Module& model) {
+  Collector collector;
+  for (const auto& entry : model.named_parameters()) collector.add(entry.key(), entry.value());
+  for (const auto& entry : model.named_buffers()) collector.add(entry.key(), entry.value());
+  return collector.take();
+}
+
+NamedTensors buffers_of(const torch::nn::Module& model) {
+  Collector collector;
+  for (const auto& entry : model.named_buffers()) collector.add(entry.key(), entry.value());
+  return collector.take();
 }
 
 }  // namespace tessera

@@ -10,8 +10,8 @@ namespace {
 
 std::string at_rank(int rank) { return " (rank " + std::to_string(rank) + ")"; }
 
-/// What is trained and has promised gradients, of all models of this process, with its rank: a scaler has an optimizer,
-/// and no model.
+/// The trained tensors with promised gradients, of all models of this process, and their ranks. Needed because a
+/// GradScaler gets an optimizer, not a model.
 struct Promised {
   std::mutex mutex;
   std::unordered_map<const c10::TensorImpl*, int> ranks;
@@ -57,10 +57,10 @@ std::vector<std::size_t> GradientPromise::complete(const std::vector<at::Tensor>
       throw ConfigError("complete() was given a tensor that is no parameter of the model" + at_rank(rank_) +
                         ": name those of the module, as `block->parameters()` does");
     }
-    // One that the model has in several places is named by each of them.
+    // A parameter that the model holds in several places may be named several times.
     if (parameter.requires_grad() && !is_complete_[index]) places.push_back(index);
   }
-  // Not before all of them are known to be good.
+  // Changes nothing before all tensors are known to be parameters.
   std::vector<std::size_t> once;
   for (const std::size_t index : places) {
     if (is_complete_[index]) continue;

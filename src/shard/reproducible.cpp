@@ -1,14 +1,251 @@
+#include <tessera/comm/communicator.h>
+#include <tessera/core/error.h>
+#include <tessera/shard/exact_sum.h>
+#include <tessera/shard/gradient_tree.h>
+#include <tessera/shard/named_tensors.h>
+#include <tessera/shard/refuse_modules.h>
 #include <tessera/shard/reproducible.h>
+#include <tessera/shard/tensor_bytes.h>
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/StorageImpl.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
 
 namespace tessera {
+namespace {
+
+/// Calls `check` with the options of every embedding of either kind.
+template <class Check>
+void for_each_embedding(const torch::nn::Module& model, const Check& check) {
+  for (const auto& entry : model.named_modules()) {
+    if (const auto* embedding = entry.value()->as<torch::nn::EmbeddingImpl>()) check(entry.key(), embedding->options);
+    if (const auto* bag = entry.value()->as<torch::nn::EmbeddingBagImpl>()) check(entry.key(), bag->options);
+  }
+}
+
+}  // namespace
+
+void refuse_sparse_gradients(const torch::nn::Module& model) {
+  for_each_embedding(model, [](const std::string& name, const auto& options) {
+    if (!options.sparse()) return;
+    throw ConfigError("the embedding \"" + name +
+                      "\" makes sparse gradients, and shards have dense ones: build it with sparse(false)");
+  });
+}
+
+void refuse_devices(const torch::nn::Module& model) {
+  const NamedTensors state = state_of(model);
+  for (std::size_t i = 0; i < state.tensors.size(); ++i) {
+    if (state.tensors[i].is_cpu()) continue;
+    throw ConfigError(state.names[i] + " is on " + state.tensors[i].device().str() +
+                      ": models on devices are not shared between ranks yet. Move the model to the CPU first");
+  }
+}
+
+void refuse_renormalising_modules(const torch::nn::Module& model) {
+  for_each_embedding(model, [](const std::string& name, const auto& options) {
+    if (!options.max_norm()) return;
+    throw ConfigError("the embedding \"" + name +
+                      "\" has max_norm: its forward shortens the rows that it looks up, each rank those of its own "
+                      "batch, and the ranks' weights would drift apart. Build it without, and after each step "
+                      "call renorm_(norm_type, 0, max_norm) on its weight, under NoGradGuard and on every rank");
+  });
+}
+
+at::Tensor tensor_on(c10::DataPtr bytes, std::int64_t num_elements, at::ScalarType dtype) {
+  const c10::InferenceMode ordinary(false);
+  const auto num_bytes = static_cast<std::size_t>(num_elements) * c10::elementSize(dtype);
+  const c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), num_bytes,
+                                                                   std::move(bytes), nullptr, false));
+  return at::empty({0}, at::TensorOptions(dtype)).set_(storage, 0, {num_elements}, {1});
+}
+
+c10::DataPtr bytes_of(at::Tensor tensor) {
+  auto kept = std::make_unique<at::Tensor>(std::move(tensor));
+  void* const bytes = kept->mutable_data_ptr();
+  return {bytes, kept.release(), [](void* context) { delete static_cast<at::Tensor*>(context); },
+          c10::Device(c10::kCPU)};
+}
+
+std::uint64_t fingerprint_of(const at::Tensor& tensor) {
+  // Several independent sums: a single one would wait for the previous multiplication at every word.
+  constexpr std::size_t kParts = 8;
+  constexpr std::uint64_t kFactor = 0x9e3779b97f4a7c15U;
+  std::array<std::uint64_t, kParts> sums{};
+  for (std::size_t i = 0; i < kParts; ++i) sums[i] = kFactor * (i + 1);
+  const auto* bytes = static_cast<const std::byte*>(tensor.const_data_ptr());
+  std::size_t left = tensor.nbytes();
+  std::array<std::uint64_t, kParts> words{};
+  for (; left > 0; left -= std::min(left, sizeof(words))) {
+    if (left < sizeof(words)) words = {};
+    std::memcpy(words.data(), bytes, std::min(left, sizeof(words)));
+    bytes += std::min(left, sizeof(words));
+    for (std::size_t i = 0; i < kParts; ++i) sums[i] = (sums[i] ^ words[i]) * kFactor;
+  }
+  std::uint64_t all = tensor.nbytes();
+  // The upper bits of a product depend on all bits of the factors, its lower bits only on their lower bits.
+  for (const std::uint64_t sum : sums) all = (all ^ sum ^ sum >> 32U) * kFactor;
+  return all;
+}
+
+GradientTree::GradientTree(std::int64_t num_contributions) : num_contributions_(num_contributions) {
+  if (num_contributions < 1 || !std::has_single_bit(static_cast<std::uint64_t>(num_contributions))) {
+    throw InternalError("a tree of " + std::to_string(num_contributions) + " contributions; expected a power of two");
+  }
+}
+
+void GradientTree::add(std::int64_t number, at::Tensor contribution) {
+  if (number < 0 || number >= num_contributions_) {
+    throw ConfigError("expected a micro-batch of 0 to " + std::to_string(num_contributions_ - 1) + ", found " +
+                      std::to_string(number));
+  }
+  if (!added_.insert(number).second) {
+    throw ConfigError("micro-batch " + std::to_string(number) + " came twice in one step");
+  }
+  int level = 0;
+  // As long as the neighbour is present, the two are added to a sum of the next level.
+  for (auto neighbour = sums_.extract({level, number ^ 1}); !neighbour.empty();
+       neighbour = sums_.extract({level, number ^ 1})) {
+    // x + y and y + x have the same bits, so the order of a pair does not matter.
+    contribution.add_(neighbour.mapped());
+    number >>= 1;
+    ++level;
+  }
+  sums_.emplace(std::pair(level, number), std::move(contribution));
+}
+
+at::Tensor GradientTree::take() {
+  if (!is_complete() || sums_.size() != 1) throw InternalError("a sum of gradients was taken before it was complete");
+  at::Tensor sum = sums_.begin()->second;
+  sums_.clear();
+  added_.clear();
+  return sum;
+}
+
+namespace {
+
+constexpr int kDigitBits = 32;
+constexpr std::uint64_t kDigitMask = 0xffffffff;
+constexpr int kMantissaBits = 52;
+constexpr std::uint64_t kMaxExponent = 0x7ff;
+
+// Neighbouring terms usually have similar magnitudes and touch the same digits. They are added to several sums in turn,
+// so that adding one need not wait for the one before.
+constexpr std::int64_t kNumTurns = 4;
+// The upper digit of a term has up to 52 bits, so this many terms fit 64 bits without a carry.
+constexpr std::int64_t kTermsPerCarry = 1024;
+
+// The elements of one task of a thread.
+constexpr std::int64_t kGrain = std::int64_t{1} << 16;
+
+}  // namespace
+
+template <class Number>
+void ExactSum::add_squares_of(const Number* values, std::int64_t count) {
+  std::array<Digits, kNumTurns> sums{};
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto value = static_cast<double>(values[i]);
+    const auto bits = std::bit_cast<std::uint64_t>(value * value);
+    const std::uint64_t exponent = (bits >> kMantissaBits) & kMaxExponent;
+    if (exponent == kMaxExponent) {
+      ++(std::isnan(value) ? num_not_numbers_ : num_infinite_);
+      continue;
+    }
+    // Subnormal numbers have an exponent of 0 that means 1, and no leading bit.
+    const std::uint64_t is_normal = exponent > 0 ? 1 : 0;
+    const std::uint64_t mantissa = (bits & ((std::uint64_t{1} << kMantissaBits) - 1)) | (is_normal << kMantissaBits);
+    const std::uint64_t place = exponent - is_normal;
+    const std::uint64_t shift = place % kDigitBits;
+    Digits& sum = sums[static_cast<std::size_t>(i % kNumTurns)];
+    sum[place / kDigitBits] += (mantissa << shift) & kDigitMask;
+    sum[place / kDigitBits + 1] += mantissa >> (kDigitBits - shift);
+  }
+  for (const Digits& sum : sums) {
+    for (std::size_t i = 0; i < kNumDigits; ++i) digits_[i] += sum[i];
+    settle_carries();
+  }
+}
+
+void ExactSum::settle_carries() {
+  std::uint64_t carry = 0;
+  for (std::uint64_t& digit : digits_) {
+    carry += digit;
+    digit = carry & kDigitMask;
+    carry >>= kDigitBits;
+  }
+}
+
+void ExactSum::add_squares(const at::Tensor& values) {
+  const at::NoGradGuard no_grad;
+  at::Tensor numbers = values.detach().to(at::kCPU);
+  if (numbers.scalar_type() != at::kDouble) numbers = numbers.to(at::kFloat);
+  numbers = numbers.contiguous();
+  std::mutex mutex;
+  at::parallel_for(0, numbers.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+    ExactSum part;
+    for (std::int64_t i = begin; i < end; i += kNumTurns * kTermsPerCarry) {
+      const std::int64_t count = std::min(kNumTurns * kTermsPerCarry, end - i);
+      if (numbers.scalar_type() == at::kDouble) {
+        part.add_squares_of(numbers.const_data_ptr<double>() + i, count);
+      } else {
+        part.add_squares_of(numbers.const_data_ptr<float>() + i, count);
+      }
+    }
+    const std::lock_guard lock(mutex);
+    add(part);
+  });
+}
+
+void ExactSum::add(const ExactSum& other) {
+  for (std::size_t i = 0; i < kNumDigits; ++i) digits_[i] += other.digits_[i];
+  num_infinite_ += other.num_infinite_;
+  num_not_numbers_ += other.num_not_numbers_;
+  settle_carries();
+}
+
+void ExactSum::all_reduce(const Communicator& comm) {
+  if (comm.size() == 1) return;
+  const at::Tensor sums = at::empty({static_cast<std::int64_t>(kNumDigits) + 2}, at::kLong);
+  auto* const numbers = sums.mutable_data_ptr<std::int64_t>();
+  std::transform(digits_.begin(), digits_.end(), numbers, [](std::uint64_t d) { return static_cast<std::int64_t>(d); });
+  numbers[kNumDigits] = static_cast<std::int64_t>(num_infinite_);
+  numbers[kNumDigits + 1] = static_cast<std::int64_t>(num_not_numbers_);
+  comm.all_reduce(sums);
+  std::transform(numbers, numbers + kNumDigits, digits_.begin(), [](auto d) { return static_cast<std::uint64_t>(d); });
+  num_infinite_ = static_cast<std::uint64_t>(numbers[kNumDigits]);
+  num_not_numbers_ = static_cast<std::uint64_t>(numbers[kNumDigits + 1]);
+  settle_carries();
+}
+
+double ExactSum::value() const {
+  if (num_not_numbers_ > 0) return std::numeric_limits<double>::quiet_NaN();
+  if (num_infinite_ > 0) return std::numeric_limits<double>::infinity();
+  std::size_t top = kNumDigits - 1;
+  while (top > 0 && digits_[top] == 0) --top;
+  // From the lowest digit up, so that rounding errors are far below the significant digits.
+  double sum = 0;
+  for (std::size_t i = 0; i <= top; ++i) sum = sum * 0x1p-32 + static_cast<double>(digits_[i]);
+  return std::ldexp(sum, static_cast<int>(top) * kDigitBits - 1074);
+}
+
 namespace {
 
 bool is_power_of_two(std::int64_t number) {
@@ -58,9 +295,10 @@ void refuse_irreproducible_modules(const torch::nn::Module& model) {
 }
 
 // Note [Kernels in reproducible mode]
-// Some kernels cut their sums by the number of threads (the gradient of LayerNorm's weight, for one), so that number
-// is part of the result: it is set here and checked in every step. Kernels whose result may differ from call to call
-// are refused by LibTorch, by name. Filling fresh memory would only help those who read it before they write it.
+// Some kernels split their sums by the number of threads (the gradient of LayerNorm's weight, for one). So the result
+// depends on that number, which is set here and checked in every step. LibTorch itself refuses kernels whose result may
+// differ from call to call, by name. Its filling of uninitialised memory is off: it would only help code that reads
+// memory before writing it.
 void use_reproducible_kernels(int num_threads) {
   at::set_num_threads(num_threads);
   at::globalContext().setDeterministicAlgorithms(true, false);

@@ -1,5 +1,6 @@
 #include <tessera/core/error.h>
 #include <tessera/shard/slice.h>
+#include <tessera/shard/slice_runs.h>
 
 #include <algorithm>
 #include <utility>
@@ -31,14 +32,14 @@ std::vector<std::int64_t> sizes_of(const std::vector<Ranges>& indices) {
   return sizes;
 }
 
-/// Where the index of a number of the selected ones is, in the tensor.
+/// The tensor's index of the selected index `number`.
 std::int64_t index_at(const Ranges& ranges, std::int64_t number) {
   std::size_t i = 0;
   while (number >= ranges[i].size) number -= ranges[i++].size;
   return ranges[i].start + number;
 }
 
-/// Of the selected indices, these; neighbours become one range.
+/// The tensor's indices of the `wanted` ones among the selected; neighbours become one range.
 Ranges taken(const Ranges& selected, const Ranges& wanted) {
   Ranges found;
   for (const Range& range : wanted) {
@@ -70,7 +71,7 @@ bool ascends_within(const Ranges& ranges, std::int64_t size) {
 std::string ranges_text(const Ranges& ranges) {
   std::string text;
   for (std::size_t i = 0; i < std::min(ranges.size(), kMostShown); ++i) {
-    std::int64_t end = 0;  // of a range that is refused there may be none
+    std::int64_t end = 0;  // may overflow for a range that is being refused
     if (__builtin_add_overflow(ranges[i].start, ranges[i].size, &end)) end = INT64_MAX;
     text += (i > 0 ? "+" : "") + std::to_string(ranges[i].start) + ":" + std::to_string(end);
   }
@@ -78,7 +79,7 @@ std::string ranges_text(const Ranges& ranges) {
   return text + (ranges.size() > kMostShown ? "+..." : "");
 }
 
-/// Collects boxes that together are a range of selected elements.
+/// Splits a range of selected elements into boxes.
 class BoxList {
  public:
   BoxList(const Slice& slice, std::size_t most)
@@ -92,7 +93,7 @@ class BoxList {
   std::vector<Slice::Box> take() { return std::move(boxes_); }
 
  private:
-  /// A range of the elements that are left when the dimensions before `dim` are fixed.
+  /// Adds a range of the elements that remain when the dimensions before `dim` are fixed.
   bool add(std::size_t dim, Range range) {
     if (dim == rows_.size()) return add_product(dim);
     const std::int64_t row = rows_[dim];
@@ -113,7 +114,7 @@ class BoxList {
     return add(dim + 1, range);
   }
 
-  /// All of the dimensions from `dim` on.
+  /// Adds all elements of the dimensions from `dim` on.
   bool add_product(std::size_t dim) {
     std::size_t count = 1;
     for (std::size_t d = 0; d < prefix_.size(); ++d) {
@@ -179,7 +180,7 @@ Slice Slice::box(std::vector<std::int64_t> shape, const std::vector<std::int64_t
   return slice;
 }
 
-Slice Slice::stretch(std::vector<std::int64_t> shape, Range elements) { return whole(std::move(shape)).part(elements); }
+Slice Slice::extent(std::vector<std::int64_t> shape, Range elements) { return whole(std::move(shape)).part(elements); }
 
 Slice Slice::select(std::size_t dim, const std::vector<Range>& indices) const {
   if (!takes_all_selected() || dim >= shape_.size()) {
@@ -211,11 +212,11 @@ Slice Slice::then(const Slice& inner) const {
     for (std::size_t d = 0; d < shape_.size(); ++d) slice = slice.select(d, inner.indices_[d]);
     return slice.part(inner.range_);
   }
-  const auto stretch = inner.as_stretch();
-  if (!stretch || inner.num_tensor_elements() != range_.size) {
+  const auto extent = inner.as_extent();
+  if (!extent || inner.num_tensor_elements() != range_.size) {
     throw ConfigError(inner.text() + " cannot be taken of " + text());
   }
-  return part(*stretch);
+  return part(*extent);
 }
 
 std::vector<std::int64_t> Slice::selected_shape() const { return sizes_of(indices_); }
@@ -224,7 +225,7 @@ std::int64_t Slice::num_tensor_elements() const { return num_elements_of(shape_)
 
 bool Slice::takes_all_selected() const { return range_.size == num_elements_of(selected_shape()); }
 
-std::optional<Range> Slice::as_stretch() const {
+std::optional<Range> Slice::as_extent() const {
   if (range_.size == 0) return Range{0, 0};
   const auto place_of = [this](std::int64_t element) {
     std::int64_t place = 0;
@@ -237,14 +238,14 @@ std::optional<Range> Slice::as_stretch() const {
     }
     return place;
   };
-  // They ascend: so they are one stretch when there is no room between them.
+  // The elements ascend, so they are one extent if the first and the last are as far apart as their number.
   const std::int64_t first = place_of(range_.start);
   if (place_of(range_.end() - 1) - first + 1 != range_.size) return std::nullopt;
   return Range{first, range_.size};
 }
 
 Slice Slice::canonical() const {
-  if (const auto range = as_stretch()) return stretch(shape_, *range);
+  if (const auto range = as_extent()) return extent(shape_, *range);
   Slice slice = *this;
   std::int64_t row = num_elements_of(selected_shape());
   for (std::size_t d = 0; d < shape_.size(); ++d) {
@@ -271,6 +272,60 @@ std::string Slice::text() const {
   for (const Ranges& ranges : indices_) indices += (indices.empty() ? "[" : ", ") + ranges_text(ranges);
   if (num_elements_of(selected_shape()) == num_tensor_elements()) return elements() + list_text(shape_);
   return (takes_all_selected() ? "" : elements()) + indices + "] of " + list_text(shape_);
+}
+
+SliceRuns::SliceRuns(const Slice& slice) : range_(slice.range()) {
+  if (range_.size == 0) return;
+  // From the innermost dimension outwards, runs grow until a dimension is not taken whole.
+  std::int64_t stride = 1;
+  std::size_t dim = slice.shape().size();
+  const auto is_whole = [&](std::size_t d) {
+    return slice.indices()[d].size() == 1 && slice.indices()[d][0].size == slice.shape()[d];
+  };
+  while (dim > 0 && is_whole(dim - 1)) stride *= slice.shape()[--dim];
+  if (dim == 0) {
+    pieces_ = {{0, 0, stride}};
+    row_length_ = stride;
+  } else {
+    row_length_ = 0;
+    for (const Range& range : slice.indices()[--dim]) {
+      pieces_.push_back({row_length_, range.start * stride, range.size * stride});
+      row_length_ += range.size * stride;
+    }
+    stride *= slice.shape()[dim];
+  }
+  while (dim-- > 0) {
+    Dim outer{slice.indices()[dim], 0, stride};
+    for (const Range& range : outer.indices) outer.size += range.size;
+    outer_.insert(outer_.begin(), std::move(outer));
+    stride *= slice.shape()[dim];
+  }
+  first_run_ = run_in_selected(range_.start);
+  num_runs_ = run_in_selected(range_.end() - 1) - first_run_ + 1;
+}
+
+std::int64_t SliceRuns::run_in_selected(std::int64_t element) const {
+  const std::int64_t in_row = element % row_length_;
+  const auto behind = std::upper_bound(pieces_.begin(), pieces_.end(), in_row,
+                                       [](std::int64_t place, const Piece& piece) { return place < piece.begin; });
+  return element / row_length_ * static_cast<std::int64_t>(pieces_.size()) + (behind - pieces_.begin() - 1);
+}
+
+SliceRuns::Run SliceRuns::at(std::int64_t run) const {
+  const auto num_pieces = static_cast<std::int64_t>(pieces_.size());
+  std::int64_t row = (first_run_ + run) / num_pieces;
+  const Piece& piece = pieces_[static_cast<std::size_t>((first_run_ + run) % num_pieces)];
+  const Range selected{row * row_length_ + piece.begin, piece.length};
+  std::int64_t first = piece.first;
+  for (std::size_t d = outer_.size(); d-- > 0;) {
+    std::int64_t number = row % outer_[d].size;
+    row /= outer_[d].size;
+    std::size_t i = 0;
+    while (number >= outer_[d].indices[i].size) number -= outer_[d].indices[i++].size;
+    first += (outer_[d].indices[i].start + number) * outer_[d].stride;
+  }
+  const Range held = selected.meet(range_);
+  return {first + held.start - selected.start, held.start - range_.start, held.size};
 }
 
 }  // namespace tessera

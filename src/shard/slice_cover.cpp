@@ -12,7 +12,7 @@ namespace {
 
 using Fault = std::optional<CoverFault>;
 
-// So many runs are listed one by one, when nothing better is possible.
+// At most so many runs are listed one by one, if there is no better way.
 constexpr std::int64_t kMostRuns = std::int64_t{1} << 22;
 
 CoverFault overlap(std::size_t one, std::size_t other, std::int64_t element) {
@@ -23,7 +23,7 @@ CoverFault gap(std::int64_t element) { return {CoverFault::Kind::kGap, element, 
 
 CoverFault too_cut_up() { return {CoverFault::Kind::kTooCutUp, 0, {}}; }
 
-/// Lists every run of every slice, sorts them, and looks whether they follow one another.
+/// Lists every run of every slice, sorts them, and checks whether they follow one another.
 Fault fault_of_runs(std::int64_t num_elements, const std::vector<const Slice*>& slices) {
   struct Run {
     std::int64_t begin;
@@ -52,18 +52,18 @@ Fault fault_of_runs(std::int64_t num_elements, const std::vector<const Slice*>& 
 }
 
 /// Note [Boxes that fill a tensor]
-/// Boxes of one shape are looked at one dimension after another: between two neighbouring indices at which a box begins
-/// or ends, the same boxes are present, and those must fill the remaining dimensions. For grids, which is what ranks
-/// write, every box is seen once in each dimension. A hostile manifest can ask for far more, so the work is bounded.
+/// Boxes in a tensor of one shape are checked one dimension after another. Between two neighbouring indices at which a
+/// box begins or ends, the same boxes are present, and these must fill the remaining dimensions. In grids, which ranks
+/// write, every box is visited once in each dimension. A hostile manifest can need far more, so the work is bounded.
 class BoxCover {
  public:
-  /// `num_ranges`: of all slices. A few of them can say very many boxes, which are bounded too.
+  /// `num_ranges`: the index ranges of all slices. Few ranges can describe very many boxes, so these are bounded too.
   BoxCover(const std::vector<std::int64_t>& shape, std::size_t num_ranges)
       : shape_(shape), strides_(shape.size(), 1), most_boxes_(kMostBoxes + kBoxesForEach * num_ranges) {
     for (std::size_t d = shape_.size(); d-- > 1;) strides_[d - 1] = strides_[d] * shape_[d];
   }
 
-  /// False when it is cut up too much.
+  /// Returns false when the slice consists of too many boxes.
   bool add(std::size_t slice, const Slice& added) {
     auto boxes = added.boxes(most_boxes_ - boxes_.size());
     if (!boxes) return false;
@@ -89,7 +89,7 @@ class BoxCover {
   std::int64_t begin(std::size_t box, std::size_t dim) const { return boxes_[box][dim].start; }
   std::int64_t end(std::size_t box, std::size_t dim) const { return boxes_[box][dim].end(); }
 
-  /// Of the dimensions from `dim` on; `element` is the first one of what is being filled.
+  /// The fault in the dimensions from `dim` on; `element` is the first element of the region to fill.
   Fault fault(std::vector<std::size_t> boxes, std::size_t dim, std::int64_t element) {
     if (dim == shape_.size()) {
       if (boxes.size() == 1) return std::nullopt;
@@ -147,11 +147,11 @@ std::optional<CoverFault> cover_fault(std::int64_t num_elements, const std::vect
   std::int64_t num_runs = 0;
   std::size_t num_ranges = 0;
   bool same_shape = true;
-  const std::vector<std::int64_t>* shape = nullptr;  // of those that are no stretches: these have any
+  const std::vector<std::int64_t>* shape = nullptr;  // of slices that are no extents; extents fit any shape
   for (const Slice* slice : slices) {
     num_runs = std::min(num_runs, kMostRuns) + std::min(SliceRuns(*slice).num_runs(), kMostRuns);
     for (const auto& of_dim : slice->indices()) num_ranges += of_dim.size();
-    if (slice->as_stretch()) continue;
+    if (slice->as_extent()) continue;
     if (!shape) shape = &slice->shape();
     same_shape = same_shape && slice->shape() == *shape;
   }
@@ -159,8 +159,8 @@ std::optional<CoverFault> cover_fault(std::int64_t num_elements, const std::vect
   if (same_shape) {
     BoxCover cover(*shape, num_ranges);
     for (std::size_t i = 0; i < slices.size(); ++i) {
-      const auto stretch = slices[i]->as_stretch();
-      if (!cover.add(i, stretch ? Slice::stretch(*shape, *stretch) : *slices[i])) return too_cut_up();
+      const auto extent = slices[i]->as_extent();
+      if (!cover.add(i, extent ? Slice::extent(*shape, *extent) : *slices[i])) return too_cut_up();
     }
     return cover.fault();
   }

@@ -15,11 +15,11 @@ namespace tessera::store {
 enum class ChannelRole { kClient, kServer };
 
 /// Note [Proof by a shared key]
-/// TLS 1.3 with an external pre-shared key: both sides prove that they have the secret, and a fresh Diffie-Hellman
-/// exchange (psk_dhe_ke) makes the keys of each connection, so a secret that leaks later opens no recorded one. One
-/// cipher suite, whose hash is the key's. No certificate, ticket, early data or renegotiation. A client would by
-/// default accept a server that ignores the key and shows a certificate instead: any certificate is refused, and a
-/// handshake that ends without the key is taken for failed.
+/// TLS 1.3 with an external pre-shared key: both sides prove that they have the secret. A fresh Diffie-Hellman exchange
+/// (psk_dhe_ke) makes the keys of each connection, so a secret that leaks later does not decrypt recorded connections.
+/// There is one cipher suite, whose hash is the key's, and no certificate, ticket, early data or renegotiation. By
+/// default a client would accept a server that ignores the key and shows a certificate instead. So any certificate is
+/// refused, and a handshake that ends without the key counts as failed.
 
 /// What all channels of one side share. Thread-safety: channels may be made from any thread.
 class ChannelContext {
@@ -43,14 +43,14 @@ class ChannelContext {
   std::unique_ptr<ssl_ctx_st, Free> context_;
 };
 
-/// An encrypted connection without a socket: the peer's bytes go in and come out as plain text, and back.
+/// An encrypted connection without a socket: turns bytes of the peer into plain text, and plain text into bytes for it.
 /// No bytes of a peer make it throw. See Note [Proof by a shared key].
 class Channel {
  public:
   enum class State {
     kHandshake,
     kOpen,
-    kClosed,  ///< the peer said goodbye
+    kClosed,  ///< by the peer, in order
     kFailed   ///< the peer lacks the secret, or its bytes were changed on the way
   };
 
@@ -70,10 +70,10 @@ class Channel {
   /// Encrypts. Requires: the state is kOpen.
   void send(std::string_view plain);
 
-  /// What is to go to the peer, also after a failure: the peer should hear of it.
+  /// Bytes to send to the peer; also after a failure, so that the peer is notified of it.
   /// Valid until the next call of a member.
   std::string_view output() const { return std::string_view(output_).substr(sent_); }
-  /// The first `count` bytes of the output have gone.
+  /// Removes the first `count` bytes of the output, which were sent.
   void sent(std::size_t count);
 
  private:

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "store/client_connection.h"
-#include "store/deadline.h"
+#include "store/clocks.h"
 
 namespace tessera::store {
 namespace {

@@ -1,25 +1,42 @@
 #pragma once
 
+#include <tessera/core/descriptor.h>
 #include <tessera/store/client.h>
+#include <tessera/store/secret.h>
 
 #include <chrono>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
 
-#include "store/awake_clock.h"
-#include "store/connector.h"
+#include "store/channel.h"
+#include "store/clocks.h"
+#include "store/frame_stream.h"
 #include "store/protocol.h"
 
 namespace tessera::store {
 
+/// A connection to a store, over which both sides have proved the secret.
+struct Connected {
+  Descriptor socket;
+  std::unique_ptr<ChannelContext> context;
+  std::unique_ptr<FrameStream> stream;
+};
+
+/// Tries until it succeeds. Blocks: at most `timeout`, then throws StoreNotReached with the last reason.
+/// Without `retry_refusals`, throws CommError at once when the store refuses the secret.
+Connected connect_to_store(const std::string& address, int port, const SecretSource& secret, bool retry_refusals,
+                           std::chrono::milliseconds timeout);
+
 /// Note [Who does the client's work]
-/// A caller encrypts its request and sends it itself, then sleeps; a thread of the connection receives, wakes whom the
-/// answer is for, sends what did not fit into the socket, pings, and notices a silent server. So a call costs one
-/// change of threads, and a caller that waits holds nobody up: everything shared is behind one mutex that is never held
-/// while waiting for the network.
+/// A caller encrypts and sends its request itself, then sleeps. A thread of the connection receives, wakes the caller
+/// whose answer has come, sends what did not fit into the socket, pings, and notices a silent server. So a call costs
+/// one switch of threads. A waiting caller does not hold up others: one mutex protects all shared state, and no thread
+/// holds it while it waits for the network.
 class ClientConnection {
  public:
   ClientConnection(Connected connected, std::string place, const ClientOptions& options);
@@ -27,8 +44,8 @@ class ClientConnection {
   ClientConnection(const ClientConnection&) = delete;
   ClientConnection& operator=(const ClientConnection&) = delete;
 
-  /// Blocks: until the answer is there. After the deadline the request is cancelled, and the answer says so unless it
-  /// was quicker. Throws CommError when the connection is lost.
+  /// Blocks: until the answer is there. After the deadline it cancels the request and returns the answer to that,
+  /// unless the regular answer comes first. Throws CommError when the connection is lost.
   Response call(Operation operation, std::int64_t number, std::vector<std::string> fields,
                 std::chrono::steady_clock::time_point deadline);
 
@@ -63,11 +80,11 @@ class ClientConnection {
   std::unordered_map<std::uint64_t, Call*> calls_;
   std::uint64_t next_id_ = 1;
   std::string failure_;
-  bool silent_ = false;  // that is why it failed
+  bool silent_ = false;  // it failed because the server was silent
   bool failed_ = false;
   bool blocked_ = false;  // the socket took less than there was
   AwakeClock awake_;
-  Clock::time_point last_heard_;  // by that clock
+  Clock::time_point last_heard_;  // by `awake_`
   Clock::time_point last_sent_;
 
   std::thread thread_;

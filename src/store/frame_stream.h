@@ -6,9 +6,26 @@
 #include <string_view>
 
 #include "store/channel.h"
-#include "store/frame_buffer.h"
 
 namespace tessera::store {
+
+/// Cuts a stream of bytes into frames. Allocates memory for bytes that have arrived, not for an announced length.
+class FrameBuffer {
+ public:
+  void append(std::string_view bytes);
+
+  /// The next whole frame, without its length; nothing when more bytes are needed or the stream is broken.
+  /// It stays valid until the next call of a member.
+  std::optional<std::string_view> next();
+
+  /// Whether a frame announced a length above the limit; no frame can be read after it.
+  bool broken() const { return broken_; }
+
+ private:
+  std::string bytes_;
+  std::size_t used_ = 0;
+  bool broken_ = false;
+};
 
 /// Frames over an encrypted channel, still without a socket: the state of one connection, on either side.
 /// No bytes of a peer make it throw.
@@ -22,7 +39,7 @@ class FrameStream {
 
   /// Whether the peer has proved that it has the secret.
   bool authenticated() const { return authenticated_; }
-  /// Whether nothing more can be received: the peer broke the rules, lacks the secret, or said goodbye.
+  /// Whether nothing more can be received: the peer violated the protocol, lacks the secret, or closed the connection.
   bool ended() const { return ended_; }
   /// Why, once it has ended.
   const std::string& reason() const { return reason_; }
@@ -32,10 +49,10 @@ class FrameStream {
   /// The next whole frame, without its length. It stays valid until the next call of a member.
   std::optional<std::string_view> next_frame();
 
-  /// Puts a whole frame, its length included, behind those that wait to be sent.
+  /// Queues a whole frame, its length included, to be sent.
   void queue(std::string frame);
 
-  /// What is to go to the peer now; empty when there is nothing. Valid until the next call of a member.
+  /// Bytes to send to the peer now; empty when there are none. Valid until the next call of a member.
   std::string_view output();
   void sent(std::size_t count);
   /// Of frames that were queued and are not encrypted yet.

@@ -44,7 +44,7 @@ std::string encode_message(std::uint64_t id, std::uint8_t kind, std::int64_t num
   return bytes;
 }
 
-/// Takes all of `bytes`, or gives nothing. Memory grows with the bytes that are there, not with what they announce.
+/// Decodes all of `bytes`, or returns nothing. Memory grows with the bytes that are there, not with what they announce.
 std::optional<std::vector<std::string>> take_fields(std::string_view bytes, std::uint32_t count) {
   if (count > kMaxFields || count > bytes.size() / kLengthBytes) return std::nullopt;
   std::vector<std::string> fields;

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-/// What client and server say to each other, inside an encrypted channel: docs/formats/store_protocol.md.
+/// The messages between client and server, inside an encrypted channel: docs/formats/store_protocol.md.
 namespace tessera::store {
 
 enum class Operation : std::uint8_t {
@@ -32,10 +32,10 @@ enum class Operation : std::uint8_t {
 enum class Status : std::uint8_t {
   kDone = 1,
   kRefused = 2,    ///< the request cannot be met; the one field says why
-  kCancelled = 3,  ///< the answer to what was cancelled; the fields are the keys that are missing
+  kCancelled = 3,  ///< the answer to a cancelled request; the fields are the keys that are missing
 };
 
-/// A ping, unless told otherwise.
+/// By default a ping.
 struct Request {
   std::uint64_t id = 0;
   Operation operation = Operation::kPing;
@@ -61,15 +61,15 @@ inline constexpr std::size_t kMaxFrameBytes = std::size_t{64} << 20;
 /// So that a frame of empty fields cannot take many times its size in memory.
 inline constexpr std::size_t kMaxFields = std::size_t{1} << 18;
 
-/// The bytes that a message takes as a frame; what is over kMaxFrameBytes or kMaxFields would be refused.
+/// The bytes that a message takes as a frame. One above kMaxFrameBytes or kMaxFields would be refused.
 std::size_t frame_bytes(const std::vector<std::string>& fields);
 
 /// The whole frame, its length included. Throws ConfigError for one that is too large.
 std::string encode(const Request& request);
 std::string encode(const Response& response);
 
-/// A frame without its length. Nothing for one that is not exactly as the format says: every byte has one meaning, and
-/// what decodes encodes to the same bytes.
+/// Decodes a frame without its length. Returns nothing for a frame that does not follow the format exactly: every byte
+/// has one meaning, and encoding the result gives the same bytes.
 std::optional<Request> decode_request(std::string_view frame);
 std::optional<Response> decode_response(std::string_view frame);
 

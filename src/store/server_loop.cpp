@@ -1,16 +1,19 @@
 #include "store/server_loop.h"
 
 #include <tessera/core/error.h>
-
-#include <sys/eventfd.h>
-#include <sys/socket.h>
+#include <tessera/store/server.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <thread>
+#include <utility>
 
+#include "store/clocks.h"
 #include "store/sockets.h"
 
 namespace tessera::store {
@@ -20,23 +23,23 @@ constexpr ConnectionId kListenerId = 0;
 constexpr ConnectionId kWakeId = 1;
 constexpr ConnectionId kFirstId = 2;
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
-/// So that one busy connection, or a flood of new ones, does not keep the others waiting.
+/// Limits, so that one busy connection, or a flood of new ones, does not keep the others waiting.
 constexpr int kReadsInARow = 4;
 constexpr int kAcceptsInARow = 32;
-/// How long a connection that has not proved the secret is left alone, though others wait for its place. Without it, a
-/// crowd of honest clients would throw each other out before any of them gets through.
+/// How long a connection that has not proved the secret keeps its place while others wait for one. Without it, many
+/// honest clients at once would displace each other before any of them is done.
 constexpr std::chrono::milliseconds kGrace{50};
-/// A client that does not take its answers gets no further requests answered.
+/// No further requests are read from a client that has this many unsent answers.
 constexpr std::size_t kEnoughOutputBytes = std::size_t{1} << 20;
 
-/// What strangers may cost in so much time is saved up for a crowd: at a hundredth, for a thousand of them.
+/// The share of strangers in this much time can be saved up for many at once: at a hundredth, for a thousand of them.
 constexpr std::chrono::seconds kSavedUp{5};
 
 std::chrono::nanoseconds saved_up(const ServerOptions& options) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(options.strangers_share * kSavedUp);
 }
 
-/// What this thread has worked. Not the clock: others may have had the core meanwhile.
+/// The CPU time of this thread. Not the wall clock, because other threads may have had the core meanwhile.
 std::chrono::nanoseconds thread_time() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -82,12 +85,12 @@ void ServerLoop::run() {
   std::array<epoll_event, 256> events{};
   while (!stopping_) {
     // Note [Silence is judged by what was there to be read]
-    // After a pause of this process everybody seems to have been silent. So the time is taken first, then all that has
-    // arrived is read, and only who had said nothing until that time is late.
+    // After a pause of this process, every client seems to have been silent. So the loop reads the time first, then all
+    // bytes that have arrived. Only a client that had sent nothing up to that time is late.
     const auto now = awake_.now();
-    const int patience = sleep_milliseconds();
-    const int count = epoll_wait(epoll_.get(), events.data(), events.size(), patience);
-    awake_.woke(patience < 0 ? kForGood : std::chrono::milliseconds(patience));
+    const int sleep = sleep_milliseconds();
+    const int count = epoll_wait(epoll_.get(), events.data(), events.size(), sleep);
+    awake_.woke(sleep < 0 ? kForGood : std::chrono::milliseconds(sleep));
     for (int i = 0; i < count; ++i) handle_safely(events[static_cast<std::size_t>(i)]);
     const bool all_read = count >= 0 && count < static_cast<int>(events.size());
     if (all_read && time_() >= next_look_) drop_late(now);
@@ -105,7 +108,7 @@ void ServerLoop::handle_safely(const epoll_event& event) {
   try {
     handle_event(event);
   } catch (const std::exception&) {
-    // Memory ran out, most likely for what this peer asked; the others keep their store.
+    // Most likely memory ran out for a request of this peer. Only this peer is dropped; the others keep their store.
     drop(event.data.u64);
   }
 }
@@ -127,7 +130,7 @@ void ServerLoop::handle_event(const epoll_event& event) {
 
 void ServerLoop::handle(ConnectionId id, Connection& connection, std::uint32_t events) {
   if ((events & EPOLLOUT) != 0) {
-    // The peer took something, slowly: that is a sign of life too.
+    // The peer is receiving, if slowly, which is a sign of life too.
     connection.last_heard = awake_.now();
     write_some(id, connection);
   }
@@ -191,7 +194,7 @@ bool ServerLoop::make_place() {
   return false;
 }
 
-/// A listener that is not served would report itself again and again.
+/// Stops polling the listener, which would otherwise be reported as readable again and again.
 void ServerLoop::pause_listening(Clock::time_point until) {
   if (listening_) watch(EPOLL_CTL_MOD, listener_.get(), kListenerId, 0);
   listening_ = false;
@@ -224,7 +227,7 @@ void ServerLoop::read_some(ConnectionId id, Connection& connection) {
     connection.last_heard = awake_.now();
     connection.stream.receive({block.data(), static_cast<std::size_t>(count)});
     take_frames(id, connection);
-    // Also the handshake's messages and, at the end, the reason of a refusal.
+    // Also sends the handshake's messages and, at the end, the reason of a refusal.
     write_some(id, connection);
     if (connection.stream.ended()) return close_later(id, connection);
     if (count < static_cast<ssize_t>(block.size())) return;
@@ -282,7 +285,8 @@ void ServerLoop::close_later(ConnectionId id, Connection& connection) {
 }
 
 void ServerLoop::settle() {
-  // The end of one connection sets the keys of its leases, which answers others, which may end them.
+  // The end of one connection sets the keys of its leases. That may answer requests of other connections, and sending
+  // these answers may end those connections.
   while (!answered_.empty() || !closing_.empty()) {
     for (const ConnectionId id : std::exchange(answered_, {})) {
       const auto found = connections_.find(id);
@@ -304,8 +308,8 @@ void ServerLoop::drop(ConnectionId id) {
 
 void ServerLoop::drop_late(Clock::time_point now) {
   for (auto& [id, connection] : connections_) {
-    const auto patience = handler_.has_lease(id) ? options_.silence_limit : options_.idle_limit;
-    const bool late = connection->authenticated ? now - connection->last_heard > patience
+    const auto limit = handler_.has_lease(id) ? options_.silence_limit : options_.idle_limit;
+    const bool late = connection->authenticated ? now - connection->last_heard > limit
                                                 : now - connection->accepted > options_.handshake_timeout;
     if (late) close_later(id, *connection);
   }
@@ -326,5 +330,42 @@ void ServerLoop::watch(int operation, int descriptor, ConnectionId id, std::uint
   event.data.u64 = id;
   epoll_ctl(epoll_.get(), operation, descriptor, &event);
 }
+
+class StoreServer::Thread {
+ public:
+  Thread(Descriptor listener, const Secret& secret, const ServerOptions& options)
+      : port_(port_of(listener)),
+        loop_(std::move(listener), secret, options),
+        thread_(start_without_signals([this] { loop_.run(); })) {}
+  ~Thread() {
+    loop_.stop();
+    thread_.join();
+  }
+  Thread(const Thread&) = delete;
+  Thread& operator=(const Thread&) = delete;
+
+  int port() const { return port_; }
+  const ServerLoop& loop() const { return loop_; }
+
+ private:
+  int port_;
+  ServerLoop loop_;
+  std::thread thread_;
+};
+
+StoreServer::StoreServer(const std::string& address, int port, const Secret& secret, const ServerOptions& options)
+    : thread_(std::make_unique<Thread>(listen_on(address, port), secret, options)) {}
+
+StoreServer::StoreServer(int listening_descriptor, const Secret& secret, const ServerOptions& options) {
+  Descriptor listener(listening_descriptor);
+  require_listening(listener);
+  thread_ = std::make_unique<Thread>(std::move(listener), secret, options);
+}
+
+StoreServer::~StoreServer() = default;
+
+int StoreServer::port() const { return thread_->port(); }
+
+std::size_t StoreServer::num_clients() const { return thread_->loop().num_clients(); }
 
 }  // namespace tessera::store

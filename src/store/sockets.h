@@ -25,10 +25,10 @@ int port_of(const Descriptor& bound);
 /// Small messages leave at once.
 void send_without_delay(int descriptor);
 
-/// A connected, non-blocking socket, or none when the deadline passes or nobody listens there; `errno` then says why.
+/// A connected, non-blocking socket, or none when the deadline passes or nothing listens there; `errno` then says why.
 Descriptor connect_to(const addrinfo& address, std::chrono::steady_clock::time_point deadline);
 
-/// The time until then for poll(), rounded up, at least 0.
+/// The milliseconds until `then`, for poll(): rounded up, at least 0.
 int poll_milliseconds(std::chrono::steady_clock::time_point then,
                       std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now());
 

@@ -2,16 +2,95 @@
 #include <tessera/core/mapped_file.h>
 #include <tessera/tokens/pack.h>
 #include <tessera/tokens/token_writer.h>
+#include <tessera/tokens/tokenizer.h>
+
+#include <cstddef>
 
 #include "tokens/documents.h"
-#include "tokens/llmc_header.h"
+#include "tokens/token_formats.h"
+
+namespace tessera::tokens {
+namespace {
+
+/// Removes the first line from `rest` and returns it without its line end.
+std::string_view take_line(std::string_view& rest) {
+  const std::size_t end = rest.find('\n');
+  std::string_view line = rest.substr(0, end);
+  rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+  if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  return line;
+}
+
+bool is_blank(std::string_view line) { return line.find_first_not_of(" \t") == std::string_view::npos; }
+
+void for_each_line(std::string_view text, const std::function<void(std::string_view)>& use) {
+  while (!text.empty()) {
+    const std::string_view line = take_line(text);
+    use(is_blank(line) ? std::string_view() : line);
+  }
+}
+
+void for_each_block(std::string_view text, const std::function<void(std::string_view)>& use) {
+  const char* begin = nullptr;  // of the block that is open
+  const char* end = nullptr;
+  const auto close = [&] {
+    if (begin != nullptr) use(std::string_view(begin, static_cast<std::size_t>(end - begin)));
+    begin = nullptr;
+  };
+  while (!text.empty()) {
+    const std::string_view line = take_line(text);
+    if (is_blank(line)) {
+      close();
+      continue;
+    }
+    if (begin == nullptr) begin = line.data();
+    end = line.data() + line.size();
+  }
+  close();
+}
+
+}  // namespace
+
+void for_each_document(std::string_view text, DocumentUnit unit, const std::function<void(std::string_view)>& use) {
+  switch (unit) {
+    case DocumentUnit::kFile:
+      return use(text);
+    case DocumentUnit::kLine:
+      return for_each_line(text, use);
+    case DocumentUnit::kBlock:
+      return for_each_block(text, use);
+  }
+}
+
+}  // namespace tessera::tokens
 
 namespace tessera {
+
+void ByteTokenizer::encode(std::string_view text, std::vector<std::int64_t>& tokens) const {
+  const std::size_t before = tokens.size();
+  tokens.resize(before + text.size());
+  for (std::size_t i = 0; i < text.size(); ++i) tokens[before + i] = static_cast<unsigned char>(text[i]);
+}
+
+std::string ByteTokenizer::decode(std::span<const std::int64_t> tokens) const {
+  std::string text;
+  text.reserve(tokens.size());
+  for (const std::int64_t token : tokens) {
+    if (token == kEndOfDocument) continue;
+    if (token < 0 || token > kEndOfDocument) {
+      throw ConfigError("token " + std::to_string(token) +
+                        " is no byte; expected 0 to 256. Were these tokens made by " + "another tokenizer?");
+    }
+    text += static_cast<char>(token);
+  }
+  return text;
+}
+
 namespace {
 
 using tokens::DocumentUnit;
 
-/// PackOptions that were found to make sense together.
+/// PackOptions after they were checked.
 struct PackSettings {
   TokenFormat format;
   TokenType type;

@@ -2,13 +2,115 @@
 #include <tessera/tokens/token_file.h>
 
 #include <array>
+#include <cstring>
+#include <limits>
+#include <string>
 #include <utility>
 
-#include "tokens/llmc_header.h"
 #include "tokens/token_file_state.h"
-#include "tokens/widen.h"
+#include "tokens/token_formats.h"
+
+namespace tessera::tokens {
+namespace {
+
+// The copies of single numbers become plain loads and stores, which the compiler turns into vector instructions.
+template <class T>
+void widen_from(const std::byte* __restrict from, std::int64_t* __restrict to, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    T token;
+    std::memcpy(&token, from + i * sizeof(T), sizeof(T));
+    to[i] = static_cast<std::int64_t>(token);  // NOLINT: an int8 keeps its sign
+  }
+}
+
+template <class T>
+void narrow_to(const std::int64_t* __restrict from, std::byte* __restrict to, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const T token = static_cast<T>(from[i]);
+    std::memcpy(to + i * sizeof(T), &token, sizeof(T));
+  }
+}
+
+/// Calls `function` with a number of the type that tokens have in the file.
+template <class Function>
+void with_number(TokenType type, Function function) {
+  switch (type) {
+    case TokenType::kUint8:
+      return function(std::uint8_t{});
+    case TokenType::kInt8:
+      return function(std::int8_t{});
+    case TokenType::kInt16:
+      return function(std::int16_t{});
+    case TokenType::kUint16:
+      return function(std::uint16_t{});
+    case TokenType::kInt32:
+      return function(std::int32_t{});
+    case TokenType::kUint32:
+      return function(std::uint32_t{});
+    case TokenType::kInt64:
+      return function(std::int64_t{});
+  }
+}
+
+}  // namespace
+
+void widen(TokenType type, const std::byte* from, std::span<std::int64_t> to) {
+  with_number(type, [&](auto number) { widen_from<decltype(number)>(from, to.data(), to.size()); });
+}
+
+void narrow(TokenType type, std::span<const std::int64_t> from, std::byte* to) {
+  with_number(type, [&](auto number) { narrow_to<decltype(number)>(from.data(), to, from.size()); });
+}
+
+}  // namespace tessera::tokens
 
 namespace tessera {
+namespace {
+
+struct Facts {
+  TokenType type;
+  std::string_view name;
+  std::size_t num_bytes;
+  std::int64_t largest;
+};
+
+constexpr std::array kFacts = {
+    Facts{TokenType::kUint8, "uint8", 1, std::numeric_limits<std::uint8_t>::max()},
+    Facts{TokenType::kInt8, "int8", 1, std::numeric_limits<std::int8_t>::max()},
+    Facts{TokenType::kInt16, "int16", 2, std::numeric_limits<std::int16_t>::max()},
+    Facts{TokenType::kUint16, "uint16", 2, std::numeric_limits<std::uint16_t>::max()},
+    Facts{TokenType::kInt32, "int32", 4, std::numeric_limits<std::int32_t>::max()},
+    Facts{TokenType::kUint32, "uint32", 4, std::numeric_limits<std::uint32_t>::max()},
+    Facts{TokenType::kInt64, "int64", 8, std::numeric_limits<std::int64_t>::max()},
+};
+constexpr std::int64_t kSmallVocabulary = 65'500;
+
+const Facts& facts_of(TokenType type) {
+  for (const Facts& facts : kFacts) {
+    if (facts.type == type) return facts;
+  }
+  throw InternalError("a token type without a name: " + std::to_string(static_cast<int>(type)));
+}
+
+}  // namespace
+
+TokenType parse_token_type(std::string_view name) {
+  std::string known;
+  for (const Facts& facts : kFacts) {
+    if (facts.name == name) return facts.type;
+    known += (known.empty() ? "" : ", ") + std::string(facts.name);
+  }
+  throw ConfigError("\"" + std::string(name) + "\" is no type of tokens; expected one of " + known);
+}
+
+std::string_view to_string(TokenType type) { return facts_of(type).name; }
+std::size_t bytes_of(TokenType type) { return facts_of(type).num_bytes; }
+std::int64_t largest_token(TokenType type) { return facts_of(type).largest; }
+
+TokenType token_type_for(std::int64_t vocabulary_size) {
+  return vocabulary_size < kSmallVocabulary ? TokenType::kUint16 : TokenType::kInt32;
+}
+
 namespace {
 
 using std::to_string;

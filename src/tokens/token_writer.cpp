@@ -2,19 +2,78 @@
 #include <tessera/core/error.h>
 #include <tessera/tokens/token_writer.h>
 
-#include <unistd.h>
-
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
-#include "tokens/appended_file.h"
-#include "tokens/llmc_header.h"
-#include "tokens/megatron_index.h"
-#include "tokens/widen.h"
+#include "tokens/token_file_state.h"
+#include "tokens/token_formats.h"
+
+namespace tessera::tokens {
+
+/// A file that is written from its beginning to its end, through a buffer. It appears as an AtomicFile does.
+class AppendedFile {
+ public:
+  explicit AppendedFile(const std::filesystem::path& path) : file_(path) {}
+
+  void append(std::span<const std::byte> bytes);
+  void append(const std::string& text) { append(std::as_bytes(std::span(text))); }
+  /// Replaces bytes that were appended before.
+  void overwrite(std::uint64_t offset, const std::string& text);
+  /// Everything is on disk after this.
+  void sync();
+  /// Requires: sync(). Replaces a file of that name.
+  void publish() { file_.publish(); }
+
+ private:
+  void flush();
+
+  AtomicFile file_;
+  std::string buffer_;
+  std::uint64_t num_written_ = 0;
+};
+
+namespace {
+
+constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
+
+}  // namespace
+
+void AppendedFile::append(std::span<const std::byte> bytes) {
+  if (buffer_.size() + bytes.size() > kBufferBytes) flush();
+  if (bytes.size() > kBufferBytes) {
+    file_.write_at(num_written_, bytes);
+    num_written_ += bytes.size();
+  } else {
+    buffer_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+}
+
+void AppendedFile::overwrite(std::uint64_t offset, const std::string& text) {
+  flush();
+  file_.write_at(offset, std::as_bytes(std::span(text)));
+}
+
+void AppendedFile::flush() {
+  file_.write_at(num_written_, std::as_bytes(std::span(buffer_)));
+  num_written_ += buffer_.size();
+  buffer_.clear();
+}
+
+void AppendedFile::sync() {
+  flush();
+  file_.sync();
+}
+
+}  // namespace tessera::tokens
 
 namespace tessera {
 namespace {

@@ -25,7 +25,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// One result of the sampler, from the time when a thread takes it on until the caller takes it.
+/// One result of the sampler, from the time when a thread begins with it until the caller receives it.
 struct Slot {
   SamplerState after;
   std::shared_ptr<void> batch;  ///< null at the end of an epoch
@@ -53,7 +53,7 @@ struct BatchQueue::State {
     try {
       for (std::int64_t i = 0; i < options.num_threads(); ++i) threads.emplace_back([this] { work(); });
     } catch (...) {
-      stop();  // a thread that could not be started must not leave the others without an end
+      stop();  // when one thread cannot be started, the others must end
       throw;
     }
   }
@@ -75,13 +75,13 @@ struct BatchQueue::State {
   std::mutex mutex;  // guards what follows, and the sampler
   std::condition_variable room;
   std::condition_variable done;
-  // The batches in the sampler's order. A thread appends a slot before it makes the batch, so whoever is quicker, the
-  // order stays.
+  // The batches in the sampler's order. A thread appends a slot before it makes the batch, so the order is kept
+  // whichever thread is quicker.
   std::deque<std::shared_ptr<Slot>> slots;
   bool stopping = false;
 };
 
-/// Null when the loader ends. `part` is empty for the end of an epoch, which needs no making.
+/// Null when the loader ends. `part` is empty at the end of an epoch, when there is no batch to make.
 std::shared_ptr<Slot> BatchQueue::State::take_on(std::optional<SampleBatch>& part) {
   std::unique_lock lock(mutex);
   room.wait(lock, [this] { return stopping || slots.size() < capacity; });
@@ -107,7 +107,7 @@ void BatchQueue::State::work() {
     slot->batch = std::move(batch);
     slot->error = error;
     slot->ready = true;
-    stopping = stopping || error;  // what would follow is never given out
+    stopping = stopping || error;  // later batches are never returned
     if (error) room.notify_all();
     done.notify_all();
   }

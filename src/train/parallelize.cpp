@@ -11,6 +11,22 @@
 #include <vector>
 
 namespace tessera {
+
+const FieldList<ParallelizeOptions>& ParallelizeOptions::fields() {
+  static const FieldList<ParallelizeOptions> list =
+      FieldList<ParallelizeOptions>("parallel")
+          .add("recompute", &ParallelizeOptions::recompute_,
+               "Layers compute again in backward instead of keeping what it needs.")
+          .add_enum("data_parallelism", &ParallelizeOptions::data_parallelism_,
+                    {{"ddp", DataParallelism::kDdp}, {"fsdp", DataParallelism::kFsdp}},
+                    "Whether each rank has all of the model, or a part of it.")
+          .add("shard_ranks", &ParallelizeOptions::shard_ranks_,
+               "With hybrid_shard: how many ranks hold one copy of the model together.")
+          .section("ddp", &ParallelizeOptions::ddp_, DdpOptions::fields())
+          .section("fsdp", &ParallelizeOptions::fsdp_, FsdpOptions::fields());
+  return list;
+}
+
 namespace {
 
 bool is_hybrid(const ParallelizeOptions& options) {
@@ -23,7 +39,7 @@ std::vector<std::string> axes_of(const ParallelizeOptions& options) {
   return is_hybrid(options) ? std::vector<std::string>{"replica", "shard"} : std::vector<std::string>{"dp"};
 }
 
-/// Ranks along another axis would train models of their own, and nobody would say so.
+/// Ranks along another axis would silently train models of their own.
 void require_axes_used(const DeviceMesh& mesh, const std::vector<std::string>& used) {
   for (const AxisSpec& axis : mesh.axes()) {
     if (axis.size == 1 || std::find(used.begin(), used.end(), axis.name) != used.end()) continue;
@@ -43,7 +59,7 @@ void recompute_layers(torch::nn::Module& model) {
   }
   if (any) return;
   throw ConfigError("recompute is asked for, and no module of " + model.name() +
-                    " is Recomputable: nothing would be computed again. Put tessera::checkpoint() around the layers in "
+                    " is Recomputable: nothing would be computed again. Put tessera::recompute() around the layers in "
                     "its forward, or leave recompute off");
 }
 

@@ -2,8 +2,131 @@
 #include <tessera/train/sampler.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <string>
 
 namespace tessera {
+namespace {
+
+constexpr std::array<const char*, 6> kKeys = {"seed",        "epoch",    "consumed",
+                                              "num_samples", "shuffled", "permutation_version"};
+
+}  // namespace
+
+SamplerState SamplerState::advanced(std::int64_t samples) const {
+  if (samples < 0 || samples > num_samples - consumed) {
+    throw ConfigError("the epoch has " + std::to_string(num_samples - consumed) +
+                      " samples left; asked to advance by " + std::to_string(samples));
+  }
+  SamplerState state = *this;
+  state.consumed += samples;
+  return state;
+}
+
+std::map<std::string, std::int64_t> SamplerState::to_values() const {
+  return {{"seed", seed},
+          {"epoch", epoch},
+          {"consumed", consumed},
+          {"num_samples", num_samples},
+          {"shuffled", shuffled ? 1 : 0},
+          {"permutation_version", Permutation::kVersion}};
+}
+
+SamplerState SamplerState::from_values(const std::map<std::string, std::int64_t>& values) {
+  std::string faults;
+  for (const char* key : kKeys) {
+    if (!values.contains(key)) faults += std::string("\n  ") + key + " is missing";
+  }
+  for (const auto& [key, value] : values) {
+    bool known = false;
+    for (const char* one : kKeys) known = known || key == one;
+    if (!known) faults += "\n  " + key + " is no part of it";
+  }
+  if (!faults.empty()) throw ConfigError("the state of a sampler cannot be read:" + faults);
+
+  const SamplerState state{values.at("seed"), values.at("epoch"), values.at("consumed"), values.at("num_samples"),
+                           values.at("shuffled") != 0};
+  const auto expect = [&](bool holds, const char* key, const std::string& expected) {
+    if (holds) return;
+    faults += std::string("\n  ") + key + " is " + std::to_string(values.at(key)) + "; expected " + expected;
+  };
+  expect(state.epoch >= 0, "epoch", "0 or more");
+  expect(state.num_samples > 0, "num_samples", "1 or more");
+  expect(state.consumed >= 0 && state.consumed <= state.num_samples, "consumed", "0 to num_samples");
+  expect(values.at("shuffled") == 0 || values.at("shuffled") == 1, "shuffled", "0 or 1");
+  expect(values.at("permutation_version") == Permutation::kVersion, "permutation_version",
+         std::to_string(Permutation::kVersion) + ": another version of Tessera shuffled in another way");
+  if (!faults.empty()) throw ConfigError("the state of a sampler cannot be read:" + faults);
+  return state;
+}
+
+namespace {
+
+constexpr std::uint64_t kStep = 0x9E3779B97F4A7C15;  // 2^64 divided by the golden ratio
+constexpr std::int64_t kLargest = std::int64_t{1} << 62;
+
+/// Every bit of the result depends on every bit of the number (the finaliser of SplitMix64).
+std::uint64_t mix(std::uint64_t number) {
+  number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9;
+  number = (number ^ (number >> 27)) * 0x94D049BB133111EB;
+  return number ^ (number >> 31);
+}
+
+std::uint64_t low_bits(int count) { return (std::uint64_t{1} << count) - 1; }
+
+}  // namespace
+
+Permutation::Permutation(std::int64_t size, std::int64_t seed, std::int64_t epoch) : size_(size) {
+  if (size < 1 || size > kLargest) {
+    throw ConfigError("an order of " + std::to_string(size) + " samples: expected 1 to 2^62");
+  }
+  const int num_bits = std::bit_width(static_cast<std::uint64_t>(size - 1));
+  num_low_bits_ = num_bits / 2;
+  low_mask_ = low_bits(num_low_bits_);
+  high_mask_ = low_bits(num_bits - num_low_bits_);
+  std::uint64_t state = mix(static_cast<std::uint64_t>(seed) + kStep);
+  state = mix(state ^ (static_cast<std::uint64_t>(epoch) + 2 * kStep));
+  state = mix(state ^ (static_cast<std::uint64_t>(size) + 3 * kStep));
+  for (std::uint64_t& key : keys_) {
+    state += kStep;
+    key = mix(state);
+  }
+}
+
+std::uint64_t Permutation::pass(std::uint64_t number) const {
+  std::uint64_t low = number & low_mask_;
+  std::uint64_t high = number >> num_low_bits_;
+  for (int round = 0; round < kNumRounds; round += 2) {
+    low ^= mix(high + keys_[static_cast<std::size_t>(round)]) & low_mask_;
+    high ^= mix(low + keys_[static_cast<std::size_t>(round) + 1]) & high_mask_;
+  }
+  return (high << num_low_bits_) | low;
+}
+
+std::int64_t Permutation::at(std::int64_t position) const {
+  auto number = static_cast<std::uint64_t>(position);
+  do {
+    number = pass(number);
+  } while (number >= static_cast<std::uint64_t>(size_));
+  return static_cast<std::int64_t>(number);
+}
+
+const FieldList<SamplerOptions>& SamplerOptions::fields() {
+  static const FieldList<SamplerOptions> list =
+      FieldList<SamplerOptions>("sampler")
+          .add_choice("order", &SamplerOptions::order_, {"shuffled", "sequential"},
+                      "Another order in each epoch, or as the samples lie.")
+          .add("seed", &SamplerOptions::seed_, "Another seed is another order.")
+          .add("global_batch", &SamplerOptions::global_batch_, "Samples of a step over all ranks.")
+          .add_choice("split", &SamplerOptions::split_, {"contiguous", "strided"},
+                      "Which samples of a global batch a rank takes: an extent, or every n-th.")
+          .add_choice("last_batch", &SamplerOptions::last_batch_, {"drop", "keep"},
+                      "Samples at an epoch's end that fill no batch: left out, or a shorter batch.");
+  return list;
+}
+
 namespace {
 
 using std::to_string;

@@ -8,6 +8,27 @@
 
 #include "train/window_index.h"
 
+namespace tessera::train {
+
+WindowIndex::WindowIndex(std::int64_t sequence_length, bool fills) : sequence_length_(sequence_length), fills_(fills) {}
+
+void WindowIndex::add_extent(std::int64_t num_tokens) {
+  // The first token of an extent is not predicted: there is no token before it.
+  const std::int64_t predicted = std::max<std::int64_t>(num_tokens - 1, 0);
+  const std::int64_t rest = predicted % sequence_length_;
+  const std::int64_t whole = predicted / sequence_length_;
+  ends_.push_back(num_windows() + whole + (fills_ && rest != 0 ? 1 : 0));
+  if (!fills_) num_left_out_ += rest;
+}
+
+WindowIndex::Place WindowIndex::find(std::int64_t window) const {
+  const auto end = std::upper_bound(ends_.begin(), ends_.end(), window);
+  const auto extent = end - ends_.begin();
+  return {extent, extent == 0 ? window : window - *(end - 1)};
+}
+
+}  // namespace tessera::train
+
 namespace tessera {
 namespace {
 
@@ -50,22 +71,22 @@ struct TokenDataset::State {
     for (const TokenFile& file : files) {
       num_tokens += file.num_tokens();
       if (!separate) {
-        index.add_stretch(file.num_tokens());
+        index.add_extent(file.num_tokens());
         continue;
       }
       for (std::int64_t i = 0; i < file.num_documents(); ++i) {
         const TokenFile::Range range = file.document(i);
-        index.add_stretch(range.end - range.begin);
+        index.add_extent(range.end - range.begin);
       }
       documents_before.push_back(documents_before.back() + file.num_documents());
     }
   }
 
-  struct Stretch {
+  struct Extent {
     const TokenFile& file;
     TokenFile::Range range;
   };
-  Stretch stretch(std::int64_t number) const {
+  Extent extent(std::int64_t number) const {
     if (!separate) {
       const TokenFile& file = files[static_cast<std::size_t>(number)];
       return {file, {0, file.num_tokens()}};
@@ -82,7 +103,7 @@ struct TokenDataset::State {
                         to_string(index.num_windows()));
     }
     const auto place = index.find(window);
-    const auto [file, range] = stretch(place.stretch);
+    const auto [file, range] = extent(place.extent);
     const std::int64_t begin = range.begin + place.window * sequence_length;
     const auto count = static_cast<std::size_t>(std::min(sequence_length + 1, range.end - begin));
     file.read(begin, to.first(count));
@@ -108,7 +129,7 @@ struct TokenDataset::State {
   bool separate;
   train::WindowIndex index;
   std::int64_t num_tokens = 0;
-  std::vector<std::int64_t> documents_before{0};  ///< of each file, and of all
+  std::vector<std::int64_t> documents_before{0};  ///< each file, and at the end the number of all
 };
 
 TokenDataset::TokenDataset(std::vector<TokenFile> files, const TokenDatasetOptions& options) {

@@ -1,4 +1,4 @@
-#include "checkpoint/byte_ranges.h"
+#include "checkpoint/format/byte_ranges.h"
 
 #include <gtest/gtest.h>
 

@@ -54,7 +54,7 @@ model                                      102 kB        4 tensors
     bias                   F32 []          4 B           rank 0
     weight                 BF16 [90, 128]  23.0 kB       ranks 0-3, a grid of 2 x 2
   lm_head.weight           F32 [64, 160]   41.0 kB       ranks 0-2, split in dim 1
-  wte.weight               F32 [96, 100]   38.4 kB       ranks 0-2, a stretch each
+  wte.weight               F32 [96, 100]   38.4 kB       ranks 0-2, an extent each
 optimizer                                  123 kB        2 tensors
   h.0.attn.weight/exp_avg  F32 [90, 128]   46.1 kB       rank 0
   wte.weight/exp_avg       F64 [96, 100]   76.8 kB       ranks 0-2, 3 slices
@@ -87,9 +87,9 @@ model                            12.7 kB       26 tensors
   transformer                    12.7 kB
     h                            12.7 kB
       0-11                       12 x 1.06 kB
-        ln.bias     F32 [8]      32 B          ranks 0-1, a stretch each
-        mlp.weight  F32 [8, 32]  1.02 kB       ranks 0-1, a stretch each
-      12.ln.bias    F32 [9]      36 B          ranks 0-1, a stretch each
+        ln.bias     F32 [8]      32 B          ranks 0-1, an extent each
+        mlp.weight  F32 [8, 32]  1.02 kB       ranks 0-1, an extent each
+      12.ln.bias    F32 [9]      36 B          ranks 0-1, an extent each
     w\x1be          I64 []       8 B           rank 1
 
 files

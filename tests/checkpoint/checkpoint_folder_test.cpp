@@ -1,7 +1,7 @@
 #include <tessera/checkpoint/checkpoint_folder.h>
-#include <tessera/checkpoint/read_slices.h>
+#include <tessera/checkpoint/held_slice.h>
 #include <tessera/checkpoint/safetensors_folder.h>
-#include <tessera/checkpoint/step_folders.h>
+#include <tessera/checkpoint/saved_step.h>
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
 #include <tessera/shard/partition.h>
@@ -16,7 +16,7 @@
 #include "observe/terminal.h"
 #include "support/error_message.h"
 #include "support/flip_a_bit.h"
-#include "support/require.h"
+#include "support/require_tensors.h"
 #include "support/screen.h"
 #include "support/temporary_folder.h"
 
@@ -26,6 +26,7 @@ namespace {
 using testing::expect_parts;
 using testing::message_of;
 using testing::require;
+using testing::require_equal;
 using testing::TemporaryFolder;
 
 constexpr std::int64_t kRows = 37;
@@ -36,11 +37,11 @@ at::Tensor reference(double offset) {
   return (at::arange(kElements, at::kDouble) * 0.5 + offset).view({kRows, kColumns});
 }
 
-/// A rank's stretch of a sharded tensor, and a tensor that every rank holds.
+/// A rank's extent of a sharded tensor, and a tensor that every rank holds.
 RankState state_of(const World& world, double offset) {
   const Range range = Partition(kElements, world.size()).of(world.rank());
   RankState state;
-  state.slices.push_back({{"sharded", Slice::stretch({kRows, kColumns}, range),
+  state.slices.push_back({{"sharded", Slice::extent({kRows, kColumns}, range),
                            reference(offset).view({-1}).narrow(0, range.start, range.size).clone()},
                           "model"});
   state.slices.push_back(whole_slice("model", "whole", at::full({3}, offset, at::kFloat)));
@@ -56,13 +57,14 @@ void expect_loads(const World& world, const SavedStep& step, double offset) {
   read_slices(step, into.slices);
   const RankState expected = state_of(world, offset);
   for (std::size_t i = 0; i < into.slices.size(); ++i) {
-    require(at::equal(into.slices[i].values, expected.slices[i].values), into.slices[i].name + " differs");
+    require_equal(into.slices[i].values, expected.slices[i].values, into.slices[i].name + " differs");
   }
 }
 
 void save_and_expect(const World& world, CheckpointFolder& folder, std::int64_t step) {
   const auto report = folder.save(step, state_of(world, static_cast<double>(step)));
-  require(report.saved && report.error.empty() && report.step == step, "not saved: " + report.error);
+  require(report.saved && report.error.empty(), "not saved: " + report.error);
+  require_equal(report.step, step, "the step that is saved");
 }
 
 /// What `num_ranks` of a run leave, one step after the other.
@@ -91,7 +93,7 @@ TEST(CheckpointFolder, LoadsOnAnyNumberOfRanks) {
     for (const int loaders : {1, 2, 3, 8}) {
       run_threads(loaders, [&](const World& world) {
         CheckpointFolder checkpoints(folder.path(), world);
-        require(load_newest(world, checkpoints) == 20, "no step 20");
+        require_equal(load_newest(world, checkpoints), 20, "no step 20");
       });
     }
   }
@@ -123,7 +125,8 @@ TEST(CheckpointFolder, TrainsOnWhileTheDiskIsWritten) {
       for (HeldSlice& slice : state.slices) slice.values.fill_(-1);  // the next update
     }
     const auto report = checkpoints.wait();
-    require(report.saved && report.step == 5, "the last is not saved: " + report.error);
+    require(report.saved, "the last is not saved: " + report.error);
+    require_equal(report.step, 5, "the last step");
     for (std::int64_t step = 1; step <= 5; ++step) {
       expect_loads(world, SavedStep(folder.path() / step_folder_name(step)), static_cast<double>(step));
     }
@@ -154,9 +157,9 @@ TEST(CheckpointFolder, PassesOverADamagedStep) {
   damage(folder, 20);
   run_threads(3, [&](const World& world) {
     CheckpointFolder checkpoints(folder.path(), world);
-    require(load_newest(world, checkpoints) == 10, "did not fall back to step 10");
+    require_equal(load_newest(world, checkpoints), 10, "did not fall back to step 10");
     save_and_expect(world, checkpoints, 20);  // in the place of the damaged one
-    require(load_newest(world, checkpoints) == 20, "no 20");
+    require_equal(load_newest(world, checkpoints), 20, "no 20");
   });
   damage(folder, 20);
   damage(folder, 10);
@@ -173,10 +176,10 @@ TEST(CheckpointFolder, KeepsWhatItSavesBeforeADamagedStep) {
   damage(folder, 20);
   run_threads(2, [&](const World& world) {
     CheckpointFolder checkpoints(folder.path(), world, CheckpointOptions().keep_last(1));
-    require(load_newest(world, checkpoints) == 10, "another step than 10");
+    require_equal(load_newest(world, checkpoints), 10, "another step than 10");
     for (const std::int64_t step : {15, 20}) {
       save_and_expect(world, checkpoints, step);
-      require(load_newest(world, checkpoints) == step, "another step than " + std::to_string(step));
+      require_equal(load_newest(world, checkpoints), step, "another step than " + std::to_string(step));
     }
   });
   EXPECT_EQ(list_steps(folder.path()), std::vector<std::int64_t>{20});

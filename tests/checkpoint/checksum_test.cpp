@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "checkpoint/kernels.h"
+#include "checkpoint/format/kernels.h"
 
 namespace tessera {
 namespace {

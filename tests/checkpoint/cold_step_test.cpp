@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "checkpoint/file_reader.h"
+#include "checkpoint/load/file_reader.h"
 #include "checkpoint/step_writer.h"
 #include "support/cold_files.h"
 #include "support/error_message.h"

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "checkpoint/faulty_file_system.h"
-#include "checkpoint/step_draft.h"
+#include "checkpoint/save/step_draft.h"
 #include "checkpoint/step_writer.h"
 #include "support/temporary_folder.h"
 
@@ -190,8 +190,8 @@ std::string strike(const Scenario& scenario, Fault fault, int call, std::uint32_
     for (const std::int64_t step : scenario.always) {
       if (!steps.contains(step)) return when + "step " + std::to_string(step) + " is lost " + state;
     }
-    const std::string told = seed == kReadBackSeed && call % 4 == 0 ? read_back(disk) : "";
-    return told.empty() ? "" : when + told;
+    const std::string fault = seed == kReadBackSeed && call % 4 == 0 ? read_back(disk) : "";
+    return fault.empty() ? "" : when + fault;
   };
   disk.arm(Fault::kNone, 0);
   if (fault != Fault::kPowerCut) {

@@ -1,4 +1,4 @@
-#include "checkpoint/direct_reader.h"
+#include "checkpoint/load/direct_reader.h"
 
 #include <tessera/core/error.h>
 
@@ -60,7 +60,7 @@ TEST_F(DirectReaderTest, BringsBlockAfterBlockPastThePageCache) {
   EXPECT_EQ(text_of(reader_->read(file, 8, 4, 12)), text_.substr(8, 4));
 }
 
-TEST_F(DirectReaderTest, GoesWhereItIsToldTo) {
+TEST_F(DirectReaderTest, GoesWhereItIsSent) {
   const FileReader file(path());
   std::mt19937 random(2);
   const auto any = [&random](std::size_t count) {

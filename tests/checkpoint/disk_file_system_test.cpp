@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/direct_writer.h"
-#include "checkpoint/disk_error.h"
-#include "checkpoint/disk_file_system.h"
+#include "checkpoint/disk/direct_writer.h"
+#include "checkpoint/disk/disk_error.h"
+#include "checkpoint/disk/disk_file_system.h"
 #include "support/error_message.h"
 #include "support/no_more_descriptors.h"
 #include "support/temporary_folder.h"

@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-#include "checkpoint/disk_error.h"
+#include "checkpoint/disk/disk_error.h"
 
 namespace tessera::testing {
 namespace {

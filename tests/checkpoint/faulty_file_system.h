@@ -12,7 +12,7 @@
 #include <variant>
 #include <vector>
 
-#include "checkpoint/file_system.h"
+#include "checkpoint/disk/file_system.h"
 
 namespace tessera::testing {
 
@@ -21,7 +21,7 @@ struct PowerCut {};
 
 enum class Fault { kNone, kPowerCut, kNoSpace, kInputOutput };
 
-/// A disk in memory that knows what of it would outlast a power cut, and fails when it is told to.
+/// A disk in memory that knows what of it would outlast a power cut, and fails when a test asks for it.
 ///
 /// Bytes are safe with OutputFile::sync(), names with sync_folder(). Of what is not safe any part may be there after a
 /// cut: any sectors of a file, the old length or the new one, and any of the changes of a folder, each of them as a

@@ -1,4 +1,4 @@
-#include "checkpoint/file_view.h"
+#include "checkpoint/load/file_reader.h"
 
 #include <tessera/core/descriptor.h>
 

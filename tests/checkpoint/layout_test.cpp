@@ -94,7 +94,7 @@ TEST(StoredDtype, HasANameAndASizeForEachType) {
   EXPECT_FALSE(dtype_of_name("F4").has_value());
 }
 
-TEST(SafetensorsLayout, StartsTensorsWhereItIsTold) {
+TEST(SafetensorsLayout, StartsTensorsWhereItIsAskedTo) {
   for (const std::uint64_t alignment : {8U, 4096U}) {
     const auto layout = SafetensorsLayout::plan({spec("w", StoredDtype::kF32, {3})}, {}, alignment);
     EXPECT_EQ(layout.data_start() % alignment, 0U);

@@ -190,7 +190,7 @@ std::vector<RefusedManifest> refused_tensors() {
       {"OverlapOfBoxes",
        sliced(slice("[6,4]", "[0,0]", "[6,3]") + "," + slice("[6,4]", "[0,2]", "[6,2]")),
        {t, "slices 0 and 1 overlap at element 2"}},
-      {"BoxAndStretchThatOverlap",
+      {"BoxAndExtentThatOverlap",
        sliced(slice("[6,4]", "[0,0]", "[6,2]") + "," + slice("[24]", "[2]", "[22]")),
        {t, "overlap at element 4"}},
       {"TooFewChecksums",

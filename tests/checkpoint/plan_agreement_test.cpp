@@ -1,4 +1,4 @@
-#include "checkpoint/plan_agreement.h"
+#include "checkpoint/plan/plan_agreement.h"
 
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
@@ -15,6 +15,7 @@ namespace {
 using testing::expect_parts;
 using testing::message_of;
 using testing::require;
+using testing::require_equal;
 
 constexpr std::uint64_t kLarge = 1U << 30;
 constexpr std::int64_t kAgreedRows = 768;
@@ -48,9 +49,9 @@ TEST(PlanAgreement, KeepsPlanAndCopyLayoutWhileTheSlicesAreTheSame) {
     PlanAgreement agreement(world.comm(), kLarge);
     const AgreedSave first = agreement.agree(agreed_state_of(world, 10));
     const AgreedSave second = agreement.agree(agreed_state_of(world, 20));
-    require(second.plan == first.plan, "the plan is the one of the first save");
-    require(second.copy_layout == first.copy_layout, "and so is the layout of the copy");
-    require(std::get<std::int64_t>(second.values.at("step")) == 20, "but values are those of this save");
+    require_equal(second.plan, first.plan, "the plan is the one of the first save");
+    require_equal(second.copy_layout, first.copy_layout, "and so is the layout of the copy");
+    require_equal(std::get<std::int64_t>(second.values.at("step")), 20, "but values are those of this save");
   });
 }
 
@@ -58,7 +59,7 @@ TEST(PlanAgreement, MakesBothAnewWhenOneRankHoldsOtherSlices) {
   run_threads(3, [](const World& world) {
     PlanAgreement agreement(world.comm(), kLarge);
     const auto expect_own_layout = [&](const AgreedSave& agreed) {
-      require(*agreed.copy_layout == CopyLayout::of(*agreed.plan, world.rank()), "the layout is that of the plan");
+      require_equal(*agreed.copy_layout, CopyLayout::of(*agreed.plan, world.rank()), "the layout is that of the plan");
     };
     const AgreedSave first = agreement.agree(larger_state_of(world, 10));
     expect_own_layout(first);

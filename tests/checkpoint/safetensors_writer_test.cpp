@@ -30,8 +30,8 @@ TEST(SafetensorsWriter, PutsTheSlicesOfRanksTogether) {
     writer.write_slice("matrix", Slice::box({4, 6}, {row, column}, {2, width}),
                        matrix().narrow(0, row, 2).narrow(1, column, width));
   }
-  writer.write_slice("bias", Slice::stretch({6}, {3, 3}), bias().narrow(0, 3, 3));
-  writer.write_slice("bias", Slice::stretch({6}, {0, 3}), bias().narrow(0, 0, 3));
+  writer.write_slice("bias", Slice::extent({6}, {3, 3}), bias().narrow(0, 3, 3));
+  writer.write_slice("bias", Slice::extent({6}, {0, 3}), bias().narrow(0, 0, 3));
   writer.commit();
   const TensorsByName read = load_safetensors(folder.file("f"));
   EXPECT_TRUE(at::equal(read.at("matrix"), matrix()));

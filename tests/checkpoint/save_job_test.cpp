@@ -1,7 +1,6 @@
-#include "checkpoint/save_job.h"
+#include "checkpoint/save/save_job.h"
 
 #include <tessera/checkpoint/saved_step.h>
-#include <tessera/checkpoint/step_folders.h>
 
 #include <gtest/gtest.h>
 
@@ -9,7 +8,7 @@
 #include <random>
 #include <utility>
 
-#include "checkpoint/disk_file_system.h"
+#include "checkpoint/disk/disk_file_system.h"
 #include "support/temporary_folder.h"
 
 namespace tessera::checkpoints {
@@ -66,9 +65,9 @@ TEST(SaveSlices, SumsBlocksHoweverRunsAndBatchesCutThem) {
   const std::vector<std::int64_t> shape{3000, 1300};
   const auto plan = std::make_shared<const SavePlan>(
       SavePlan::make({{described("box", Slice::whole(shape).narrow(1, {0, 1001})),
-                       described("long", Slice::stretch({kLong}, {0, 21 * kMiB + 5}))},
+                       described("long", Slice::extent({kLong}, {0, 21 * kMiB + 5}))},
                       {described("box", Slice::whole(shape).narrow(1, {1001, 299})),
-                       described("long", Slice::stretch({kLong}, {21 * kMiB + 5, 14 * kMiB + 772}))}},
+                       described("long", Slice::extent({kLong}, {21 * kMiB + 5, 14 * kMiB + 772}))}},
                      1U << 30));
   const auto sources = random_sources(*plan);
   const testing::TemporaryFolder folder;

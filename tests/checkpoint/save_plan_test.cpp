@@ -1,4 +1,4 @@
-#include "checkpoint/save_plan.h"
+#include "checkpoint/plan/save_plan.h"
 
 #include <tessera/core/error.h>
 
@@ -6,8 +6,7 @@
 
 #include <algorithm>
 
-#include "checkpoint/copy_layout.h"
-#include "checkpoint/write_stretch.h"
+#include "checkpoint/plan/write_extent.h"
 #include "support/error_message.h"
 
 namespace tessera::checkpoints {
@@ -39,8 +38,8 @@ std::vector<std::int64_t> written(const SavePlan& plan) {
 }
 
 TEST(SavePlan, WritesEverySliceOfShardsByItsHolder) {
-  const auto plan = SavePlan::make(
-      {{part("w", Slice::stretch({4, 3}, {0, 7}))}, {part("w", Slice::stretch({4, 3}, {7, 5}))}}, kLarge);
+  const auto plan =
+      SavePlan::make({{part("w", Slice::extent({4, 3}, {0, 7}))}, {part("w", Slice::extent({4, 3}, {7, 5}))}}, kLarge);
   EXPECT_EQ(written(plan), (std::vector<std::int64_t>{7, 5}));
   EXPECT_EQ(plan.manifest.num_ranks, 2);
   ASSERT_EQ(plan.manifest.tensors.size(), 1U);
@@ -65,15 +64,15 @@ TEST(SavePlan, CutsBetweenRanksAtPagesOfTheFile) {
   const auto plan = SavePlan::make(std::vector(3, std::vector{whole("w", {100000})}), kLarge);
   ASSERT_EQ(plan.manifest.tensors[0].slices.size(), 3U);
   for (std::size_t i = 1; i < 3; ++i) {
-    const auto start = static_cast<std::uint64_t>(plan.manifest.tensors[0].slices[i].slice.as_stretch()->start);
+    const auto start = static_cast<std::uint64_t>(plan.manifest.tensors[0].slices[i].slice.as_extent()->start);
     EXPECT_EQ((plan.tensor_start[0] + 4 * start) % 4096, 0U);
   }
 }
 
 TEST(SavePlan, SharesOutReplicasOfShards) {
   // Hybrid: ranks 0 and 2 hold one half, 1 and 3 the other.
-  const auto low = part("w", Slice::stretch({1 << 20}, {0, 1 << 19}));
-  const auto high = part("w", Slice::stretch({1 << 20}, {1 << 19, 1 << 19}));
+  const auto low = part("w", Slice::extent({1 << 20}, {0, 1 << 19}));
+  const auto high = part("w", Slice::extent({1 << 20}, {1 << 19, 1 << 19}));
   const auto plan = SavePlan::make({{low}, {high}, {low}, {high}}, kLarge);
   for (const std::int64_t count : written(plan)) EXPECT_NEAR(static_cast<double>(count), 1 << 18, 1024);
 }
@@ -107,11 +106,11 @@ TEST(SavePlan, RefusesWhatDoesNotMakeUpATensor) {
   const auto make = [](const std::vector<std::vector<SliceDescription>>& of_ranks) {
     return message_of<ConfigError>([&] { SavePlan::make(of_ranks, kLarge); });
   };
-  const auto stretch = [](std::int64_t start, std::int64_t size) {
-    return part("w", Slice::stretch({10}, {start, size}));
+  const auto extent = [](std::int64_t start, std::int64_t size) {
+    return part("w", Slice::extent({10}, {start, size}));
   };
-  expect_parts(make({{stretch(0, 4)}, {stretch(5, 5)}}), {"\"w\"", "element 4 of 10"});
-  expect_parts(make({{stretch(0, 6)}, {stretch(5, 5)}}), {"\"w\"", "overlap", "rank 0", "rank 1"});
+  expect_parts(make({{extent(0, 4)}, {extent(5, 5)}}), {"\"w\"", "element 4 of 10"});
+  expect_parts(make({{extent(0, 6)}, {extent(5, 5)}}), {"\"w\"", "overlap", "rank 0", "rank 1"});
   expect_parts(make({{whole("w", {10})}, {whole("w", {2, 5})}}), {"\"w\"", "rank 0", "rank 1"});
   expect_parts(make({{whole("w", {10}), whole("w", {10})}}), {"\"w\"", "twice", "rank 0"});
 }

@@ -1,5 +1,4 @@
 #include <tessera/checkpoint/saved_step.h>
-#include <tessera/checkpoint/step_folders.h>
 #include <tessera/core/error.h>
 
 #include <gtest/gtest.h>
@@ -64,7 +63,7 @@ TEST_F(SavedStepTest, ReadsWhatWasSavedAsItWasSaved) {
   }
 }
 
-// Stretches and boxes, of the tensor's shape and of others, against picking element by element.
+// Extents and boxes, of the tensor's shape and of others, against picking element by element.
 TEST_F(SavedStepTest, ReadsAnyPlace) {
   const SavedStep step(path_);
   std::mt19937 random(11);
@@ -177,10 +176,10 @@ TEST_F(SavedStepTest, ReadsBesideDamageButNotAcrossIt) {
   flip_a_bit(path_ / file.name, static_cast<std::streamoff>(start + 20'000));
   const SavedStep step(path_);
   const auto damage = [&](std::int64_t first, std::int64_t count) {
-    return testing::message_of<StorageError>([&] { read(step, wte, Slice::stretch({96, 100}, {first, count})); });
+    return testing::message_of<StorageError>([&] { read(step, wte, Slice::extent({96, 100}, {first, count})); });
   };
-  EXPECT_TRUE(read(step, wte, Slice::stretch({96, 100}, {0, 4357})) == wte.bytes(20).substr(0, 4 * 4357));
-  EXPECT_TRUE(read(step, wte, Slice::stretch({96, 100}, {5381, 4000})) == wte.bytes(20).substr(4 * 5381, 16000));
+  EXPECT_TRUE(read(step, wte, Slice::extent({96, 100}, {0, 4357})) == wte.bytes(20).substr(0, 4 * 4357));
+  EXPECT_TRUE(read(step, wte, Slice::extent({96, 100}, {5381, 4000})) == wte.bytes(20).substr(4 * 5381, 16000));
   const std::string range = "bytes " + std::to_string(start + 17'428) + " to " + std::to_string(start + 21'524);
   for (const std::string& message : {damage(0, 9600), damage(4357, 1), damage(5380, 1), damage(4357, 1024)}) {
     testing::expect_parts(

@@ -39,7 +39,7 @@ TEST(SharedFolder, TellsAboveTheProgressLineThatAFileIsNotWrittenDirectly) {
     const testing::NoMoreDescriptors no_ring;
     file->write({{0, bytes}});
   });
-  EXPECT_EQ(num_drawn(screen, "training"), 2U) << "once more, below the line that was told";
+  EXPECT_EQ(num_drawn(screen, "training"), 2U) << "once more, below the line that was printed";
 }
 
 }  // namespace

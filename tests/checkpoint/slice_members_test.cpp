@@ -1,4 +1,4 @@
-#include "checkpoint/slice_members.h"
+#include "checkpoint/format/manifest_reader.h"
 
 #include <tessera/checkpoint/manifest.h>
 #include <tessera/core/error.h>
@@ -22,10 +22,10 @@ TEST(SliceMembers, SayBoxesAndStretchesAsTheFirstVersionDid) {
   EXPECT_EQ(box.starts, (Numbers{0, 2}));
   EXPECT_EQ(box.sizes, (Numbers{4, 3}));
   EXPECT_TRUE(box.is_box());
-  const SliceMembers stretch = members_of(whole.part({5, 9}));
-  EXPECT_EQ(stretch.starts, Numbers{5});
-  EXPECT_EQ(stretch.sizes, Numbers{9});
-  EXPECT_TRUE(stretch.is_box());
+  const SliceMembers extent = members_of(whole.part({5, 9}));
+  EXPECT_EQ(extent.starts, Numbers{5});
+  EXPECT_EQ(extent.sizes, Numbers{9});
+  EXPECT_TRUE(extent.is_box());
 }
 
 TEST(SliceMembers, SayEverySlice) {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/step_draft.h"
+#include "checkpoint/save/step_draft.h"
 #include "checkpoint/text_range.h"
 #include "support/error_message.h"
 #include "support/temporary_folder.h"

@@ -1,4 +1,4 @@
-#include <tessera/checkpoint/step_folders.h>
+#include <tessera/checkpoint/saved_step.h>
 #include <tessera/core/error.h>
 
 #include <gtest/gtest.h>

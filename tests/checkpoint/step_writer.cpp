@@ -52,7 +52,7 @@ Slice box(const std::vector<std::int64_t>& view, const std::vector<std::int64_t>
   return Slice::box(view, starts, sizes);
 }
 
-Slice stretch(std::int64_t num_elements, std::int64_t start, std::int64_t size) {
+Slice extent(std::int64_t num_elements, std::int64_t start, std::int64_t size) {
   return box({num_elements}, {start}, {size});
 }
 
@@ -155,10 +155,10 @@ StepWriter sample_step(std::int64_t step) {
        StoredDtype::kF32,
        {96, 100},
        first,
-       {{0, stretch(9600, 0, 3333)},
-        {1, stretch(9600, 3333, 3333)},
-        {2, stretch(9600, 6666, 2934)},
-        {3, stretch(9600, 9600, 0)}}},
+       {{0, extent(9600, 0, 3333)},
+        {1, extent(9600, 3333, 3333)},
+        {2, extent(9600, 6666, 2934)},
+        {3, extent(9600, 9600, 0)}}},
       {"model",
        "h.0.attn.weight",
        StoredDtype::kBF16,

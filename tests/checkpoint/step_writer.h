@@ -1,6 +1,6 @@
 #pragma once
 
-#include <tessera/checkpoint/stored_dtype.h>
+#include <tessera/checkpoint/safetensors_layout.h>
 #include <tessera/shard/slice.h>
 
 #include <cstddef>
@@ -49,7 +49,7 @@ struct StepWriter {
 /// `body` is the text of a manifest up to the root: "{..." without "}".
 std::string with_root(const std::string& body);
 
-/// A step with what there is: stretches, boxes, views of other shapes, empty slices, several types, files and groups.
+/// A step with what there is: extents, boxes, views of other shapes, empty slices, several types, files and groups.
 StepWriter sample_step(std::int64_t step);
 
 }  // namespace tessera::testing

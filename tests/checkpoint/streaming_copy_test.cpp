@@ -1,4 +1,4 @@
-#include "checkpoint/streaming_copy.h"
+#include "checkpoint/disk/streaming_copy.h"
 
 #include <tessera/checkpoint/checksum.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/kernels.h"
+#include "checkpoint/format/kernels.h"
 
 namespace tessera::checkpoints {
 namespace {

@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-#include "checkpoint/write_stretch.h"
+#include "checkpoint/plan/write_extent.h"
 
 namespace tessera::checkpoints {
 

@@ -1,6 +1,6 @@
-// Tensors that two parallelisms have cut, one after the other: as boxes, then as stretches of what is left.
+// Tensors that two parallelisms have cut, one after the other: as boxes, then as extents of what is left.
 #include <tessera/checkpoint/checkpoint_folder.h>
-#include <tessera/checkpoint/read_slices.h>
+#include <tessera/checkpoint/held_slice.h>
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
 
@@ -10,7 +10,7 @@
 #include <random>
 
 #include "support/error_message.h"
-#include "support/require.h"
+#include "support/require_tensors.h"
 #include "support/slice_elements.h"
 #include "support/temporary_folder.h"
 
@@ -18,6 +18,8 @@ namespace tessera {
 namespace {
 
 using testing::require;
+
+using testing::require_equal;
 
 constexpr int kNumRanks = 8;
 constexpr int kNumRandom = 200;
@@ -129,9 +131,9 @@ TEST(TwoLevels, AreSavedByEachFactorisationAndLoadedByEachOther) {
         for (HeldSlice& slice : found) slice.values = at::full_like(slice.values, -1);
         read_slices(step, found);
         for (std::size_t t = 0; t < found.size(); ++t) {
-          require(at::equal(found[t].values, expected.slices[t].values), found[t].name + ", " + found[t].slice.text() +
-                                                                             ", saved on " + all[i].text() +
-                                                                             " and loaded on " + factors.text());
+          require_equal(found[t].values, expected.slices[t].values,
+                        found[t].name + ", " + found[t].slice.text() + ", saved on " + all[i].text() +
+                            " and loaded on " + factors.text());
         }
       }
     }
@@ -149,7 +151,7 @@ TEST(TwoLevels, AreNotSavedAsReplicasOfOneAnother) {
     require(checkpoints.save(1, state).error.empty(), "as parts they are saved");
     checkpoints.wait();
     const SavedStep step(folder.path() / step_folder_name(1));
-    require(step.manifest().find("model", "w")->shape == std::vector<std::int64_t>{4, 6}, "the whole tensor");
+    require_equal(step.manifest().find("model", "w")->shape, std::vector<std::int64_t>{4, 6}, "the whole tensor");
     state.slices[0].slice = half.narrow(0, {0, 3});
     state.slices[0].values = at::zeros({3, 3});
     testing::expect_parts(testing::message_of<ConfigError>([&] { checkpoints.save(2, state); }),

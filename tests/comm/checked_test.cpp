@@ -13,11 +13,11 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// What each of three ranks is told when rank 1 alone runs `odd`.
+/// The error of each of three ranks when rank 1 alone runs `odd`.
 void expect_refusal(const std::function<void(const Communicator&)>& usual,
                     const std::function<void(const Communicator&)>& odd, const std::string& odd_call) {
   std::mutex mutex;
-  int num_told = 0;
+  int num_notified = 0;
   run_threads(
       3,
       [&](const World& world) {
@@ -26,13 +26,13 @@ void expect_refusal(const std::function<void(const Communicator&)>& usual,
           ADD_FAILURE() << "rank " << world.rank() << " noticed nothing";
         } catch (const ConfigError& error) {
           const std::lock_guard lock(mutex);
-          ++num_told;
+          ++num_notified;
           EXPECT_THAT(error.what(), AllOf(HasSubstr("the odd one out is rank 1"), HasSubstr("rank 1 calls " + odd_call),
                                           HasSubstr("checked_test.cpp")));
         }
       },
       WorldOptions().checked(true));
-  EXPECT_EQ(num_told, 3);
+  EXPECT_EQ(num_notified, 3);
 }
 
 void sum(const Communicator& comm) { comm.all_reduce(at::ones({4})); }

@@ -1,4 +1,4 @@
-// What goes wrong between ranks, and what the others are told.
+// What goes wrong between ranks, and which errors the others get.
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
 
@@ -90,7 +90,7 @@ TEST(Timeout, ActsForEveryStrategy) {
   });
 }
 
-TEST(Timeout, IsToldByTheAsynchronousWait) {
+TEST(Timeout, IsThrownByTheAsynchronousWait) {
   std::latch other(1);
   run_threads(2, [&](const World& world) {
     if (world.rank() == 1) {
@@ -267,7 +267,7 @@ TEST(FailingRank, StopsTheOthersAtOnceAndItsErrorComesOut) {
     const auto message = message_of<Deliberate>([&] {
       run_threads(3, [&](const World& world) {
         if (world.rank() == 2) throw Deliberate("rank 2 does not feel like it");
-        operation(world.comm());  // 30 s of patience by default
+        operation(world.comm());  // a timeout of 30 s by default
       });
     });
     EXPECT_EQ(message, "rank 2 does not feel like it") << name;
@@ -276,7 +276,7 @@ TEST(FailingRank, StopsTheOthersAtOnceAndItsErrorComesOut) {
 }
 
 TEST(FailingRank, IsNamedToTheOthers) {
-  std::atomic<int> told = 0;
+  std::atomic<int> num_failed = 0;
   EXPECT_THROW(run_threads(3,
                            [&](const World& world) {
                              if (world.rank() == 1) throw Deliberate("no");
@@ -284,12 +284,12 @@ TEST(FailingRank, IsNamedToTheOthers) {
                                world.comm().barrier();
                              } catch (const CommError& error) {
                                expect_parts(error.what(), {"rank 1 has failed", "barrier #1 of group world"});
-                               ++told;
+                               ++num_failed;
                                throw;
                              }
                            }),
                Deliberate);
-  EXPECT_EQ(told.load(), 2);
+  EXPECT_EQ(num_failed.load(), 2);
 }
 
 TEST(FailingRank, StopsASendThatNobodyTakes) {

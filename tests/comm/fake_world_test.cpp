@@ -22,7 +22,7 @@ TEST(FakeWorld, KnowsItsPlace) {
 }
 
 TEST(FakeWorld, TensorsKeepTheirValues) {
-  for (const auto strategy : {CommunicationStrategy::kAllReduce, CommunicationStrategy::kRing,
+  for (const auto strategy : {CommunicationStrategy::kBackend, CommunicationStrategy::kRing,
                               CommunicationStrategy::kTree, CommunicationStrategy::kHierarchical}) {
     const World world = fake_world(1, 8, 4);
     const auto comm = world.comm().with_strategy(strategy);

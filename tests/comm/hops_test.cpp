@@ -11,7 +11,7 @@
 
 #include "comm/algorithms/ring_engine.h"
 #include "comm/algorithms/tree_engine.h"
-#include "comm/engine/transfer_work.h"
+#include "comm/engine/engine_backend.h"
 #include "comm/thread_transports.h"
 
 namespace tessera::comm {

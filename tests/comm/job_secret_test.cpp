@@ -1,4 +1,4 @@
-#include "comm/job_secret.h"
+#include "comm/job_store.h"
 
 #include <tessera/core/error.h>
 

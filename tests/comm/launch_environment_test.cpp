@@ -148,9 +148,9 @@ TEST(LaunchEnvironment, ReadsOpenMpi) {
   EXPECT_EQ(launch.master_address, "");
   EXPECT_EQ(launch.master_port, 0);
   EXPECT_FALSE(launch.agent_has_store);
-  const auto told = read(with(kOpenMpi, {{"MASTER_ADDR", "head"}, {"MASTER_PORT", "4000"}}));
-  EXPECT_EQ(told.master_address, "head");
-  EXPECT_EQ(told.master_port, 4000);
+  const auto given = read(with(kOpenMpi, {{"MASTER_ADDR", "head"}, {"MASTER_PORT", "4000"}}));
+  EXPECT_EQ(given.master_address, "head");
+  EXPECT_EQ(given.master_port, 4000);
 }
 
 TEST(LaunchEnvironment, OpenMpisNodeRankIsNotTheNumberOfTheNode) {

@@ -1,6 +1,6 @@
 #include <tessera/comm/make_observer.h>
 #include <tessera/core/error.h>
-#include <tessera/observe/trace_merge.h>
+#include <tessera/observe/tracer.h>
 
 #include <ATen/Functions.h>
 

@@ -1,5 +1,5 @@
 // A rank whose peer is gone hears of it: Note [Connections that break]. What fails here ends the program.
-#include "comm/gloo/no_broken_pipe.h"
+#include "comm/gloo/process_group_gloo.h"
 
 #include <tessera/core/descriptor.h>
 
@@ -17,8 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/gloo/gloo_transport.h"
-#include "comm/gloo/process_group_gloo.h"
+#include "comm/gloo/gloo_backend.h"
 #include "support/error_message.h"
 
 namespace tessera::comm {

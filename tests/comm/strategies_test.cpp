@@ -29,7 +29,7 @@ struct Setting {
 };
 
 const std::array kSettings = {
-    Setting{CommunicationStrategy::kAllReduce, 0},    Setting{CommunicationStrategy::kRing, 0},
+    Setting{CommunicationStrategy::kBackend, 0},      Setting{CommunicationStrategy::kRing, 0},
     Setting{CommunicationStrategy::kTree, 0},         Setting{CommunicationStrategy::kHierarchical, 1},
     Setting{CommunicationStrategy::kHierarchical, 2}, Setting{CommunicationStrategy::kHierarchical, 3},
     Setting{CommunicationStrategy::kAdaptive, 0},     Setting{CommunicationStrategy::kAdaptive, 2}};
@@ -193,7 +193,7 @@ TEST(Strategies, MayBeMixedInOneGroup) {
 TEST(Strategies, LargeTensorsGoInSegments) {
   // Several segments of a ring and of a tree, several windows of staging, and a remainder.
   run_threads(3, [](const World& world) {
-    for (const auto strategy : {CommunicationStrategy::kAllReduce, CommunicationStrategy::kRing,
+    for (const auto strategy : {CommunicationStrategy::kBackend, CommunicationStrategy::kRing,
                                 CommunicationStrategy::kTree, CommunicationStrategy::kHierarchical}) {
       const auto comm = world.comm().with_strategy(strategy);
       const std::int64_t count = (std::int64_t{5} << 18) + 13;

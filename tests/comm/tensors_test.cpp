@@ -42,7 +42,7 @@ TEST(Tensors, StridedOnesAreSentAndReceived) {
 }
 
 TEST(Tensors, ThoseThatRequireGradientsAreMovedWithoutAGraph) {
-  for (const auto strategy : {CommunicationStrategy::kAllReduce, CommunicationStrategy::kRing,
+  for (const auto strategy : {CommunicationStrategy::kBackend, CommunicationStrategy::kRing,
                               CommunicationStrategy::kTree, CommunicationStrategy::kHierarchical}) {
     run_threads(
         2,

@@ -21,13 +21,13 @@ using testing::message_of;
 using testing::TemporaryFile;
 using Strategy = CommunicationStrategy;
 
-const TuningTable kTable({{"shm", 2, 0, false, Strategy::kAllReduce},
+const TuningTable kTable({{"shm", 2, 0, false, Strategy::kBackend},
                           {"gloo", 0, 1000, false, Strategy::kTree},
                           {"gloo", 4, 0, false, Strategy::kRing},
                           {"*", 0, 0, true, Strategy::kHierarchical}});
 
 TEST(TuningTable, TakesTheFirstRuleThatFits) {
-  EXPECT_EQ(kTable.choose("shm", 2, false, 1), Strategy::kAllReduce);
+  EXPECT_EQ(kTable.choose("shm", 2, false, 1), Strategy::kBackend);
   EXPECT_EQ(kTable.choose("gloo", 8, false, 1000), Strategy::kTree);
   EXPECT_EQ(kTable.choose("gloo", 4, false, 1001), Strategy::kRing);
   EXPECT_EQ(kTable.choose("gloo", 4, true, 1), Strategy::kHierarchical);
@@ -35,8 +35,8 @@ TEST(TuningTable, TakesTheFirstRuleThatFits) {
 }
 
 TEST(TuningTable, LeavesTheRestToTheBackend) {
-  EXPECT_EQ(kTable.choose("gloo", 5, false, 1001), Strategy::kAllReduce);
-  EXPECT_EQ(TuningTable(std::vector<TuningTable::Rule>{}).choose("gloo", 5, true, 1), Strategy::kAllReduce);
+  EXPECT_EQ(kTable.choose("gloo", 5, false, 1001), Strategy::kBackend);
+  EXPECT_EQ(TuningTable(std::vector<TuningTable::Rule>{}).choose("gloo", 5, true, 1), Strategy::kBackend);
 }
 
 TEST(TuningTable, ComesBackFromItsFile) {

@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "conformance/cases.h"
+#include "support/socket_transport.h"
 
 namespace {
 
@@ -26,7 +27,12 @@ int report(const std::string& where, const Tally& tally) {
 }
 
 int run_rank(const std::string& backend) {
-  auto world = tessera::init(tessera::WorldOptions().backend(backend).timeout(std::chrono::seconds(60)));
+  auto options = tessera::WorldOptions().backend(backend).timeout(std::chrono::seconds(60));
+  if (backend == "custom") {
+    options.transport(
+        [](const tessera::GroupSpec& spec) { return std::make_unique<tessera::testing::SocketTransport>(spec); });
+  }
+  auto world = tessera::init(options);
   Tally tally;
   tessera::testing::run_all(world.comm(), tally);
   world.comm().barrier();

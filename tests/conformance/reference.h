@@ -1,6 +1,6 @@
 #pragma once
 
-#include <tessera/comm/reduce_op.h>
+#include <tessera/comm/communicator.h>
 
 #include <ATen/ATen.h>
 

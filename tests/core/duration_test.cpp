@@ -1,5 +1,5 @@
-#include "core/duration.h"
 #include <tessera/core/error.h>
+#include "core/field_text.h"
 
 #include <gtest/gtest.h>
 #include <limits>

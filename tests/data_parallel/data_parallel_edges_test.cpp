@@ -61,7 +61,7 @@ struct WatchedImpl : torch::nn::Cloneable<WatchedImpl> {
     });
     return output;
   }
-  // Two replicas that run one after the other would wait here for ever; the test then fails by its patience.
+  // Two replicas that run one after the other would wait here for ever; the test then fails by its timeout.
   void wait_for_the_others() const {
     if (!seen->meet) return;
     ++seen->num_arrived;

@@ -9,7 +9,7 @@
 
 #include "data_parallel/small_models.h"
 #include "support/error_message.h"
-#include "support/require.h"
+#include "support/require_tensors.h"
 #include "support/sum_hook.h"
 
 namespace tessera {
@@ -19,6 +19,7 @@ using testing::backward;
 using testing::Chain;
 using testing::chain_input;
 using testing::require;
+using testing::require_equal;
 
 TEST(FindUnusedParameters, NamesThemWhenItIsOff) {
   run_threads(2, [](const World& world) {
@@ -85,7 +86,7 @@ TEST(GradientAsBucketView, PutsGradientsIntoOneStorage) {
       const auto model = std::make_shared<Chain>();
       const auto ddp = distribute(model, world, DdpOptions().gradient_as_bucket_view(view));
       for (int step = 0; step < 2; ++step) backward(*model, world.rank());
-      require(model->first->weight.grad().is_alias_of(model->last->weight.grad()) == view, "one storage");
+      require_equal(model->first->weight.grad().is_alias_of(model->last->weight.grad()), view, "one storage");
     }
   });
 }
@@ -98,7 +99,7 @@ TEST(StaticGraph, LearnsTheUnusedParametersInTheFirstPass) {
       backward(*model, world.rank(), true);
       const at::Tensor mine = model->last->weight.grad().clone();
       world.comm().broadcast(mine, 0);
-      require(at::equal(mine, model->last->weight.grad()), "averaged");
+      require_equal(mine, model->last->weight.grad(), "averaged");
     }
   });
 }
@@ -210,7 +211,8 @@ TEST(Buckets, ThatAreGivenStayAndAverageAsAllOthersDo) {
         for (int step = 0; step < 3; ++step) {
           model->zero_grad();
           backward(*model, world.rank());
-          require(ddp.statistics().num_buckets == 3 && ddp.buckets() == given, "they stay");
+          require_equal(ddp.statistics().num_buckets, 3, "they stay");
+          require_equal(ddp.buckets(), given, "they stay");
           for (std::size_t i = 0; i < ddp.parameters().size(); ++i) {
             require(at::allclose(ddp.parameters()[i].grad(), alone.parameters()[i].grad() / 3, 1e-5, 1e-6),
                     ddp.averaged_parameters()[i].first);
@@ -246,7 +248,7 @@ TEST(Buckets, ThatAreGivenWithinAStepAreRefusedAndForgotten) {
                           {"set_buckets must be called between steps"});
     loss.backward();
     backward(*model, world.rank());
-    require(ddp.buckets() == before, "they are as before");
+    require_equal(ddp.buckets(), before, "they are as before");
   });
 }
 
@@ -261,7 +263,7 @@ TEST(Buckets, AreThoseThatTheFirstStepTaught) {
     std::vector<at::Tensor> gradients;
     for (const at::Tensor& parameter : ddp.parameters()) gradients.push_back(parameter.grad().clone());
     backward(*model, world.rank());
-    require(ddp.buckets() == learnt, "asking is what the next forward does");
+    require_equal(ddp.buckets(), learnt, "asking is what the next forward does");
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       require(at::allclose(ddp.parameters()[i].grad(), 2 * gradients[i], 1e-5, 1e-6), "and gradients are kept");
     }
@@ -276,12 +278,12 @@ TEST(BroadcastBuffers, GivesEveryRankThoseOfRank0BeforeEachForward) {
       for (int step = 0; step < 2; ++step) {
         model->seen.fill_(10 * step + world.rank());
         backward(*model, world.rank());
-        require(model->seen[0].item<float>() == static_cast<float>(10 * step + (broadcast ? 0 : world.rank())),
-                "buffers");
+        require_equal(model->seen[0].item<float>(), static_cast<float>(10 * step + (broadcast ? 0 : world.rank())),
+                      "buffers");
       }
       model->seen.fill_(world.rank() + 1);
       ddp.sync_buffers();
-      require(model->seen[0].item<float>() == 1, "asked for");
+      require_equal(model->seen[0].item<float>(), 1, "asked for");
     }
   });
 }
@@ -310,10 +312,10 @@ TEST(BroadcastBuffers, ComesBeforeAModelThatComputesWithABufferFirst) {
       const at::Tensor x = torch::full({4, 2}, world.rank() + 1.0F);
       const at::Tensor output = model->forward(x);
       const float own = static_cast<float>(world.rank()) + 1;
-      require(output[0][0].item<float>() == (own - expected) * (expected + 1), "the mean is rank 0's");
+      require_equal(output[0][0].item<float>(), (own - expected) * (expected + 1), "the mean is rank 0's");
       output.sum().backward();
       expected += 1;
-      require(model->mean[0].item<float>() == expected, "and so it is between steps");
+      require_equal(model->mean[0].item<float>(), expected, "and so it is between steps");
     }
   });
 }

@@ -1,4 +1,4 @@
-#include <tessera/data_parallel/ddp_options.h>
+#include <tessera/data_parallel/distribute.h>
 
 #include <gtest/gtest.h>
 

@@ -15,7 +15,7 @@
 
 #include "data_parallel/small_models.h"
 #include "support/error_message.h"
-#include "support/require.h"
+#include "support/require_tensors.h"
 
 namespace tessera {
 namespace {
@@ -24,6 +24,7 @@ using testing::backward;
 using testing::Chain;
 using testing::chain_input;
 using testing::require;
+using testing::require_equal;
 
 /// The gradient of the last layer's weight for one rank alone, or averaged over the first `num_ranks`.
 at::Tensor gradient_of(int rank) {
@@ -49,7 +50,7 @@ TEST(Distribute, AveragesTheGradientsOfAModelThatWasNotModified) {
       backward(*model, world.rank());
       require(close(model->last->weight.grad(), average_of(3)), "not the average");
     }
-    require(ddp.statistics().num_synchronised == 3, "three passes were averaged");
+    require_equal(ddp.statistics().num_synchronised, 3, "three passes were averaged");
     require(ddp.parameters().size() == 6 && ddp.averaged_parameters().front().first == "first.weight",
             "the parameters");
   });
@@ -62,7 +63,7 @@ TEST(Distribute, TakesAxesCommunicatorsAndHolders) {
     const auto by_axis = distribute(layer, mesh["dp"]);
     layer(at::full({1, 2}, static_cast<float>(world.rank()))).sum().backward();
     const float expected = mesh["tp"].coordinate() == 0 ? 1.0F : 2.0F;  // of ranks 0 and 2, or 1 and 3
-    require(layer->weight.grad()[0][0].item<float>() == expected, "averaged along the axis");
+    require_equal(layer->weight.grad()[0][0].item<float>(), expected, "averaged along the axis");
   });
 }
 
@@ -75,7 +76,7 @@ TEST(Distribute, GivesEveryRankTheWeightsOfRank0) {
       Chain of_rank_0;
       of_rank_0.fill(0);
       const bool same = at::equal(model->first->weight, of_rank_0.first->weight);
-      require(same == (init_sync || world.rank() == 0), "init_sync");
+      require_equal(same, (init_sync || world.rank() == 0), "init_sync");
     }
   });
 }
@@ -276,7 +277,7 @@ TEST(NoSync, AddsGradientsUpUntilTheFirstPassAfterIt) {
       backward(*model, world.rank());
       require(close(model->last->weight.grad(), 2 * average_of(2)), "both passes");
     }
-    require(ddp.statistics().num_unsynchronised == 2, "two passes were not averaged");
+    require_equal(ddp.statistics().num_unsynchronised, 2, "two passes were not averaged");
   });
 }
 
@@ -329,10 +330,11 @@ TEST(Distribute, ServesSeveralModelsAtATime) {
       critic(generator->forward(chain_input(world.rank()))).sum().backward();
       const at::Tensor mine = generator->first->weight.grad().clone();
       world.comm().broadcast(mine, 0);
-      require(at::equal(mine, generator->first->weight.grad()), "the same on both ranks");
+      require_equal(mine, generator->first->weight.grad(), "the same on both ranks");
       critic(at::full({1, 2}, static_cast<float>(world.rank()))).sum().backward();
     }
-    require(second.statistics().num_synchronised == 6 && first.statistics().num_synchronised == 3, "passes");
+    require_equal(second.statistics().num_synchronised, 6, "passes of the second");
+    require_equal(first.statistics().num_synchronised, 3, "passes of the first");
   });
 }
 
@@ -399,7 +401,7 @@ TEST(Distribute, RefusesABackwardInsideAnother) {
       return gradient;
     });
     testing::expect_parts(testing::message_of<ConfigError>([&] { loss.backward(); }),
-                          {"a backward pass began inside another one", "rank 0", "tessera::checkpoint()"});
+                          {"a backward pass began inside another one", "rank 0", "tessera::recompute()"});
   });
 }
 

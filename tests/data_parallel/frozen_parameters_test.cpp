@@ -9,7 +9,7 @@
 
 #include "data_parallel/small_models.h"
 #include "support/error_message.h"
-#include "support/require.h"
+#include "support/require_tensors.h"
 
 namespace tessera {
 namespace {
@@ -17,6 +17,7 @@ namespace {
 using testing::backward;
 using testing::Chain;
 using testing::require;
+using testing::require_equal;
 
 void train(torch::nn::Linear& layer, bool trains) {
   for (auto& parameter : layer->parameters()) parameter.set_requires_grad(trains);
@@ -95,7 +96,7 @@ TEST(FrozenParameters, MayNotChangePlacesWithinAForward) {
     backward(*model, world.rank());
     const at::Tensor gradient = model->first->weight.grad().clone();
     world.comm().broadcast(gradient, 0);
-    require(at::equal(gradient, model->first->weight.grad()), "the same on both ranks");
+    require_equal(gradient, model->first->weight.grad(), "the same on both ranks");
   });
 }
 
@@ -144,7 +145,7 @@ TEST(FrozenParameters, MayNotBeAllOfThem) {
     forward().backward();
     const at::Tensor gradient = model->last->weight.grad().clone();
     world.comm().broadcast(gradient, 0);
-    require(at::equal(gradient, model->last->weight.grad()), "averaged");
+    require_equal(gradient, model->last->weight.grad(), "averaged");
   });
 }
 

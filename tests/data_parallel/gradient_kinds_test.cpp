@@ -1,4 +1,4 @@
-// Gradients that are sparse, and parameters that are complex or not laid out row by row.
+// Gradients that are sparse, and parameters that are complex or not in row-major order.
 #include <tessera/comm/world.h>
 #include <tessera/data_parallel/distribute.h>
 
@@ -10,13 +10,15 @@
 
 #include <tessera/data_parallel/gradient_hooks.h>
 
-#include "support/require.h"
+#include "support/require_tensors.h"
 #include "support/sum_hook.h"
 
 namespace tessera {
 namespace {
 
 using testing::require;
+
+using testing::require_equal;
 using testing::SumHook;
 
 at::Tensor wave(at::IntArrayRef shape, double phase) {
@@ -181,9 +183,9 @@ TEST(GradientKinds, HooksSeeThemInTheShapeOfTheirParameters) {
     complex->loss(0).backward();
     for (const char* name : {"columns", "gaps"}) {
       const at::Tensor counted = real->named_parameters()[name].grad();
-      require(at::equal(counted, at::arange(12, at::kDouble).view({4, 3})), name);
+      require_equal(counted, at::arange(12, at::kDouble).view({4, 3}), name);
       const at::Tensor parts = at::view_as_real(complex->named_parameters()[name].grad());
-      require(at::equal(parts, at::arange(24, at::kDouble).view({4, 3, 2})), name);
+      require_equal(parts, at::arange(24, at::kDouble).view({4, 3, 2}), name);
     }
   });
 }

@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-using data_parallel::QuantisedRow;
+using data_parallel::QuantisedPart;
 using testing::bucket_of;
 using testing::sample_gradient;
 
@@ -93,7 +93,7 @@ TEST(Int8Hook, RefusesABlockThatScalesCannotFollow) {
 
 TEST(Quantise, LeavesWhatWasLost) {
   for (const auto dtype : {at::kFloat, at::kDouble}) {
-    const QuantisedRow row{3, 8};
+    const QuantisedPart row{3, 8};
     at::Tensor values = at::cat(
         {sample_gradient({8}, 0, 0, dtype), at::zeros({8}, dtype), at::full({8}, 1e-42, at::TensorOptions(dtype))});
     const at::Tensor original = values.clone();
@@ -110,7 +110,7 @@ TEST(Quantise, LeavesWhatWasLost) {
 }
 
 TEST(Quantise, MarksABlockThatIsNotFiniteAndLosesNothingOfIt) {
-  const QuantisedRow row{2, 8};
+  const QuantisedPart row{2, 8};
   at::Tensor values = at::ones({2, 8});
   values[1][3] = HUGE_VAL;
   const at::Tensor bytes = at::empty({row.num_bytes()}, at::kChar);

@@ -12,6 +12,8 @@ namespace {
 
 using testing::require;
 
+using testing::require_equal;
+
 at::Tensor whole_input() { return at::sin(at::arange(6 * 3 * 2 * 2, at::kDouble) * 0.7).view({6, 3, 2, 2}) + 5; }
 at::Tensor weights_of_loss() { return at::cos(at::arange(6 * 3 * 2 * 2, at::kDouble)).view({6, 3, 2, 2}); }
 
@@ -40,7 +42,7 @@ void check_against_whole_batch(const std::vector<std::int64_t>& rows) {
     require(close_to(of_weight, expected->weight.grad()), "gradient of the weight");
     require(close_to(norm->running_mean, expected->running_mean), "running mean");
     require(close_to(norm->running_var, expected->running_var), "running variance");
-    require(norm->num_batches_tracked.item<int>() == 1, "batches");
+    require_equal(norm->num_batches_tracked.item<int>(), 1, "batches");
     norm->eval();
     expected->eval();
     require(close_to(norm(whole_input()), expected(whole_input())), "evaluation");
@@ -59,7 +61,7 @@ TEST(SyncBatchNorm, ComputesHalvesInFloat) {
   run_threads(2, [&](const World& world) {
     SyncBatchNorm norm(torch::nn::BatchNormOptions(3), world);
     const at::Tensor found = norm(input.to(at::kBFloat16).narrow(0, world.rank(), 1));
-    require(found.scalar_type() == at::kBFloat16, "the input's type");
+    require_equal(found.scalar_type(), at::kBFloat16, "the input's type");
     require(at::allclose(found.to(at::kFloat), wanted.narrow(0, world.rank(), 1), 1e-2, 1e-2), "output");
     require(at::allclose(norm->running_var, expected->running_var, 1e-4, 1e-5), "running variance");
   });

@@ -26,10 +26,10 @@ struct Deliberate : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-TEST(SynchroniserFailure, OfARankIsToldToTheOthers) {
+TEST(SynchroniserFailure, OfARankIsReportedToTheOthers) {
   for (const auto& options : modes_of_common_updates()) {
     const auto start = std::chrono::steady_clock::now();
-    std::atomic<int> num_told = 0;
+    std::atomic<int> num_notified = 0;
     const auto message = message_of<Deliberate>([&] {
       run_threads(3, [&](const World& world) {
         Drill drill;
@@ -45,19 +45,19 @@ TEST(SynchroniserFailure, OfARankIsToldToTheOthers) {
         } else {
           expect_parts(message_of<CommError>(train), {"rank 1 left the training", "finish()"});
           EXPECT_THROW(sync.finish(drill.optimizer), CommError);
-          ++num_told;
+          ++num_notified;
         }
       });
     });
     EXPECT_EQ(message, "rank 1 does not feel like it") << text_of(options);
-    EXPECT_EQ(num_told.load(), 2) << text_of(options);
-    // 30 s of patience would have been allowed.
+    EXPECT_EQ(num_notified.load(), 2) << text_of(options);
+    // It may take 30 s.
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15)) << text_of(options);
   }
 }
 
-TEST(SynchroniserFailure, OfARankIsToldToThoseThatFinish) {
-  std::atomic<bool> told = false;
+TEST(SynchroniserFailure, OfARankIsReportedToThoseThatFinish) {
+  std::atomic<bool> notified = false;
   EXPECT_THROW(run_threads(2,
                            [&](const World& world) {
                              Drill drill;
@@ -65,14 +65,14 @@ TEST(SynchroniserFailure, OfARankIsToldToThoseThatFinish) {
                              drill.step(sync, world.rank(), 0);
                              if (world.rank() == 1) throw Deliberate("no");
                              EXPECT_THROW(sync.finish(drill.optimizer), CommError);
-                             told = true;
+                             notified = true;
                            }),
                Deliberate);
-  EXPECT_TRUE(told.load());
+  EXPECT_TRUE(notified.load());
 }
 
 TEST(SynchroniserFailure, OfARankThatIsSilentComesAtTheTimeout) {
-  std::latch told(2);
+  std::latch notified(2);
   run_threads(
       3,
       [&](const World& world) {
@@ -80,14 +80,14 @@ TEST(SynchroniserFailure, OfARankThatIsSilentComesAtTheTimeout) {
         Synchroniser sync({drill.weights}, world, bounded(1));
         const auto train = [&] {
           for (int step = 0; step < 1'000'000; ++step) {
-            if (world.rank() == 2 && step == 3) told.wait();  // computes for ever
+            if (world.rank() == 2 && step == 3) notified.wait();  // computes for ever
             drill.step(sync, world.rank(), step);
           }
         };
         const auto message = message_of<CommError>(train);
         if (world.rank() != 2) {
           expect_parts(message, {"all_reduce", "staleness"});
-          told.count_down();
+          notified.count_down();
         }
       },
       WorldOptions().timeout(milliseconds(1000)));

@@ -146,10 +146,10 @@ TEST(Synchroniser, TellsEveryUpdateBeforeItIsApplied) {
     run_threads(2, [&](const World& world) {
       Drill drill;
       Synchroniser sync({drill.weights}, world, options);
-      std::vector<std::uint64_t> told;
+      std::vector<std::uint64_t> reported;
       // A rate that follows the version keeps the ranks the same, which one of their own steps would not.
       sync.before_update([&](std::uint64_t update) {
-        told.push_back(update);
+        reported.push_back(update);
         static_cast<torch::optim::SGDOptions&>(drill.optimizer.param_groups()[0].options())
             .lr(kRate / (1.0 + static_cast<double>(update)));
       });
@@ -157,7 +157,7 @@ TEST(Synchroniser, TellsEveryUpdateBeforeItIsApplied) {
       sync.finish(drill.optimizer);
       std::vector<std::uint64_t> expected(sync.version());
       std::iota(expected.begin(), expected.end(), 0U);
-      EXPECT_EQ(told, expected) << text_of(options);
+      EXPECT_EQ(reported, expected) << text_of(options);
       expect_same_everywhere(world, sync, drill.weights, text_of(options));
     });
   }

@@ -76,9 +76,9 @@ class Job:
         """When a line first matched."""
         return next((when for when, line in self.lines if pattern.search(line)), None)
 
-    def survivors(self, patience=2.0):
+    def survivors(self, timeout=2.0):
         """Processes of this job that still run; a moment is given to those that are ending."""
-        end = time.monotonic() + patience
+        end = time.monotonic() + timeout
         while alive := processes_with(self.token):
             if time.monotonic() > end:
                 return alive

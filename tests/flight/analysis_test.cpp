@@ -142,7 +142,7 @@ TEST(Analysis, SeesThatTwoGroupsWaitForEachOther) {
               HasSubstr("rank 1 is in barrier #1 of group other"));
 }
 
-TEST(Analysis, AdvisesPatienceWhileTheJobGoesOn) {
+TEST(Analysis, AdvisesToWaitWhileTheJobGoesOn) {
   Scene scene(2);
   scene.call(0, "barrier", 10);
   scene.call(1, "barrier", 5);

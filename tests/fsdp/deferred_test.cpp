@@ -15,12 +15,14 @@
 #include <string>
 #include <vector>
 
-#include "support/require.h"
+#include "support/require_tensors.h"
 
 namespace tessera {
 namespace {
 
 using testing::require;
+
+using testing::require_equal;
 
 struct DeferredNet : torch::nn::Module {
   explicit DeferredNet(int num_layers) {
@@ -66,10 +68,10 @@ TEST_P(DeferredModel, HasTheValuesOfAWholeOne) {
       const auto sharded = fully_shard(net, world, FsdpOptions().init_sync(init_sync));
       const auto state = sharded.full_state_dict();
       const auto expected = whole->named_parameters();
-      require(state.size() == expected.size() + whole->named_buffers().size(), "all tensors");
+      require_equal(state.size(), expected.size() + whole->named_buffers().size(), "all tensors");
       for (const auto& [name, value] : state) {
         const auto* parameter = expected.find(name);
-        require(at::equal(value, parameter != nullptr ? *parameter : whole->named_buffers()[name]), name);
+        require_equal(value, parameter != nullptr ? *parameter : whole->named_buffers()[name], name);
       }
       net->forward(torch::arange(8)).square().mean().backward();
     });

@@ -1,6 +1,5 @@
 #include <tessera/core/error.h>
 #include <tessera/fsdp/fsdp_options.h>
-#include <tessera/fsdp/wrap_policy.h>
 
 #include <gtest/gtest.h>
 

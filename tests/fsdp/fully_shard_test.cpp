@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/same_path.h"
+#include "fsdp/gather_schedule.h"
 #include "support/error_message.h"
-#include "support/require.h"
+#include "support/require_tensors.h"
 
 namespace tessera {
 namespace {
@@ -24,6 +24,7 @@ namespace {
 using testing::expect_parts;
 using testing::message_of;
 using testing::require;
+using testing::require_equal;
 
 /// Layers of one size, to choose from.
 struct LayersImpl : torch::nn::Module {
@@ -79,7 +80,7 @@ TEST(FullyShard, AveragesGradientsOfModelsTooSmallToShard) {
     const ShardedModel sharded = fully_shard(model, world);  // every parameter has fewer than 1000 elements
     loss_of(model, {0, 1}, world.rank()).backward();
     const auto parameters = sharded.parameters();
-    require(parameters.size() == expected.size(), "the number of parameters");
+    require_equal(parameters.size(), expected.size(), "the number of parameters");
     for (std::size_t i = 0; i < expected.size(); ++i) {
       require(torch::allclose(parameters[i].grad(), expected[i], 1e-12), "gradient " + std::to_string(i));
     }
@@ -249,7 +250,7 @@ TEST(FullyShard, TellsAWriterWhoStillReadsACommonCopy) {
         const at::Tensor before = sharded.parameters().front().clone();
         expect_parts(message_of<c10::Error>([&] { sharded.parameters().front().zero_(); }),
                      {"the parameters of \"layer0\"", "are still read, and cannot be written", "waits for rank 1"});
-        require(at::equal(sharded.parameters().front(), before), "nothing was written");
+        require_equal(sharded.parameters().front(), before, "nothing was written");
         refused.count_down();
       },
       WorldOptions().timeout(std::chrono::milliseconds(500)));

@@ -27,6 +27,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::require;
+using testing::require_equal;
 
 constexpr std::int64_t kVector = 16;  // elements of 64 bytes: parts are whole ones
 
@@ -83,8 +84,8 @@ double exact_share(const WideNet& net, int num_ranks) {
 }
 
 void require_bytes(std::int64_t found, std::int64_t expected, const std::string& what) {
-  require(found == expected,
-          what + ": expected " + std::to_string(expected) + " bytes, found " + std::to_string(found));
+  require_equal(found, expected,
+                what + ": expected " + std::to_string(expected) + " bytes, found " + std::to_string(found));
 }
 
 /// The group's own threads may hold what they have sent for a moment longer.
@@ -239,12 +240,12 @@ TEST(FsdpMemory, TellsPhasesApart) {
     const auto phases = memory.timeline();
     using P = TrainingPhase;
     const std::vector<P> expected{P::kStep, P::kForward, P::kBackward, P::kOther, P::kStep, P::kEvaluation};
-    require(phases.size() == expected.size(), "the last six phases are kept");
+    require_equal(phases.size(), expected.size(), "the last six phases are kept");
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      require(phases[i].phase == expected[i], "phase " + std::to_string(i) + " is " + name_of(phases[i].phase));
+      require_equal(phases[i].phase, expected[i], "phase " + std::to_string(i) + " is " + name_of(phases[i].phase));
       require(phases[i].seconds >= 0 && phases[i].peak_of_all >= phases[i].at_end.all(), "a phase that makes sense");
     }
-    require(memory.num_phases() == 10, "the first four were dropped");
+    require_equal(memory.num_phases(), 10, "the first four were dropped");
     const std::int64_t kept = 8 * (97 + 91 + 128 + 64 + 96 + 10) * 4;  // results of layers, for backward
     const std::int64_t input = 8 * 96 * 4;
     require(phases[1].peaks.of(MemoryKind::kActivations) >= kept, "forward keeps activations");
@@ -290,7 +291,7 @@ TEST(FsdpMemory, OfModulesLargerThanUnitsMayBeIsThatOfUnits) {
       optimizer.step();
     }
     // 37248, 35308, 46592, 32768, 24576 + 3840: what comes after another and fits is with it.
-    require(sharded.parameters().size() == 5 + net->layers.size(), "units, and biases that stay whole");
+    require_equal(sharded.parameters().size(), 5 + net->layers.size(), "units, and biases that stay whole");
     require_bytes(static_cast<std::int64_t>(sharded.statistics().largest_unit_bytes), 128 * 91 * 4, "the largest unit");
     require_at_most(memory.peaks().of(MemoryKind::kGathered), 2 * 128 * 91 * 4, "gathered");
   });
@@ -300,7 +301,7 @@ TEST(FsdpMemory, OfModulesThatAreOneUnitIsTheirs) {
   run_threads(2, [](const World& world) {
     const auto net = std::make_shared<WideNet>();
     const auto options = options_with_gathers().auto_wrap(wrap_none()).max_unit_bytes(0);
-    require(fully_shard(net, world, options).parameters().size() == 1 + net->layers.size(), "one unit");
+    require_equal(fully_shard(net, world, options).parameters().size(), 1 + net->layers.size(), "one unit");
   });
 }
 

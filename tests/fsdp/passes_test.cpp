@@ -201,7 +201,7 @@ TEST(ShardedPasses, GoOnAfterAnExceptionInForward) {
   }
 }
 
-/// Throws in backward, when told to.
+/// Throws in backward, when asked to.
 struct Trap : torch::autograd::Function<Trap> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, bool fails) {
     context->saved_data["fails"] = fails;

@@ -71,7 +71,7 @@ TEST(ShardedState, ConsistsOfSlicesThatTheShardsAnnounce) {
       const auto slices = sharded.sharded_state_dict();
       std::map<std::string, std::int64_t> covered;
       for (const auto& shard : sharded.shards()) {
-        EXPECT_EQ(shard.slice.as_stretch()->start, covered[shard.name]) << "in order, without gaps";
+        EXPECT_EQ(shard.slice.as_extent()->start, covered[shard.name]) << "in order, without gaps";
         covered[shard.name] += shard.slice.num_elements();
         if (shard.rank != world.rank()) continue;
         const StateSlice& slice = slices.at(shard.name);
@@ -124,7 +124,7 @@ TEST(ShardedState, OfAModelThatWasCutBeforeIsNotTakenForAllOfIt) {
       const auto slices = sharded.sharded_state_dict();
       EXPECT_EQ(slices.at("w").slice.shape(), (std::vector<std::int64_t>{2 * rows, 3}));
       const std::int64_t first = rows == 4 ? 0 : rows * 3 / 2 * world.rank();
-      EXPECT_EQ(slices.at("w").slice.as_stretch()->start, rows * 3 + first);
+      EXPECT_EQ(slices.at("w").slice.as_extent()->start, rows * 3 + first);
     }
   });
 }

@@ -21,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::memcpy(bytes + offsetof(Box, calls), data + head, std::min(size - head, sizeof(box->calls)));
   const Snapshot snapshot = read_box(*box);
   tessera::fuzz::expect(snapshot.calls.size() <= Recorder::kCapacity, "a ring has an end");
-  tessera::fuzz::expect(!to_json(snapshot).empty(), "what was read can be told");
+  tessera::fuzz::expect(!to_json(snapshot).empty(), "what was read has a text");
   RankStatus status;
   status.snapshot = snapshot;
   analyse("fuzz", true, 0, 1, {status});

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "fuzz/expect.h"
-#include "store/frame_buffer.h"
+#include "store/frame_stream.h"
 #include "store/request_handler.h"
 
 using namespace tessera::store;

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "fuzz/expect.h"
-#include "tokens/llmc_header.h"
 #include "tokens/token_file_state.h"
+#include "tokens/token_formats.h"
 
 using namespace tessera;
 

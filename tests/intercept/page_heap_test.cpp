@@ -1,4 +1,4 @@
-#include "intercept/page_heap.h"
+#include "intercept/large_block_allocator.h"
 
 #include <gtest/gtest.h>
 

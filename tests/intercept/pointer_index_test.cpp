@@ -1,4 +1,4 @@
-#include "intercept/pointer_index.h"
+#include "intercept/registry.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -16,7 +16,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-struct Ear : Listener {
+struct Recorder : Listener {
   void on_use(const Use& use) override {
     const std::lock_guard lock(mutex);
     uses.emplace_back(use.operator_name());
@@ -38,48 +38,48 @@ struct Ear : Listener {
 };
 
 TEST(Watch, HearsOfOperatorsThatTakeATensor) {
-  const auto ear = std::make_shared<Ear>();
+  const auto recorder = std::make_shared<Recorder>();
   const at::Tensor weight = at::ones({3, 3});
   const at::Tensor other = at::ones({3, 3});
-  const Watch watch({weight}, ear);
+  const Watch watch({weight}, recorder);
   at::matmul(other, other);
-  EXPECT_THAT(ear->uses, IsEmpty());
+  EXPECT_THAT(recorder->uses, IsEmpty());
   at::matmul(other, weight);
-  EXPECT_THAT(ear->uses, Contains("aten::matmul"));
+  EXPECT_THAT(recorder->uses, Contains("aten::matmul"));
 }
 
 TEST(Watch, HearsOfViewsAndOfListsOfTensors) {
-  const auto ear = std::make_shared<Ear>();
+  const auto recorder = std::make_shared<Recorder>();
   const at::Tensor weight = at::ones({4});
   const at::Tensor half = weight.narrow(0, 0, 2);
-  const Watch watch({weight}, ear);
+  const Watch watch({weight}, recorder);
   at::cat({at::zeros({2}), half});
-  EXPECT_THAT(ear->uses, Contains("aten::cat"));
+  EXPECT_THAT(recorder->uses, Contains("aten::cat"));
 }
 
 TEST(Watch, HearsOfListsWithGaps) {
-  const auto ear = std::make_shared<Ear>();
+  const auto recorder = std::make_shared<Recorder>();
   const at::Tensor data = at::ones({2, 3});
   const at::Tensor weight = at::zeros({1}, at::kLong);
-  const Watch watch({weight}, ear);
+  const Watch watch({weight}, recorder);
   c10::List<std::optional<at::Tensor>> indices;
   indices.push_back(std::nullopt);
   indices.push_back(weight);
   at::index(data, indices);
-  EXPECT_THAT(ear->uses, Contains("aten::index"));
+  EXPECT_THAT(recorder->uses, Contains("aten::index"));
 }
 
 TEST(Watch, HearsOfATensorThatWasGivenOtherMemory) {
-  const auto ear = std::make_shared<Ear>();
+  const auto recorder = std::make_shared<Recorder>();
   at::Tensor weight = at::ones({4});
   const at::Tensor former = weight.detach();
-  const Watch watch({weight}, ear);
+  const Watch watch({weight}, recorder);
   weight.set_data(at::zeros({4}));
-  ear->uses.clear();
+  recorder->uses.clear();
   at::neg(former);
-  EXPECT_THAT(ear->uses, IsEmpty());
+  EXPECT_THAT(recorder->uses, IsEmpty());
   at::neg(weight);
-  EXPECT_THAT(ear->uses, Contains("aten::neg"));
+  EXPECT_THAT(recorder->uses, Contains("aten::neg"));
 }
 
 TEST(Watch, MayBeEndedByItsListener) {
@@ -100,28 +100,28 @@ TEST(Watch, MayBeEndedByItsListener) {
 }
 
 TEST(Watch, HearsOnceOfAViewOfMemoryThatSeveralOfItsTensorsShare) {
-  const auto ear = std::make_shared<Ear>();
+  const auto recorder = std::make_shared<Recorder>();
   const at::Tensor row = at::ones({6});
   at::Tensor first = at::empty({0}).set_(row.storage(), 0, {3});
   const at::Tensor second = at::empty({0}).set_(row.storage(), 3, {3});
-  const Watch watch({row, first, second}, ear);
+  const Watch watch({row, first, second}, recorder);
   const at::Tensor view = at::empty({0}).set_(row.storage(), 1, {4});
-  ear->uses.clear();
+  recorder->uses.clear();
   at::neg(view);
-  EXPECT_EQ(ear->uses.size(), 1U);
+  EXPECT_EQ(recorder->uses.size(), 1U);
   first.set_data(at::ones({3}));
-  ear->uses.clear();
+  recorder->uses.clear();
   at::neg(first);
-  EXPECT_EQ(ear->uses.size(), 1U) << "though it lies elsewhere";
+  EXPECT_EQ(recorder->uses.size(), 1U) << "though it lies elsewhere";
   at::neg(view);
-  EXPECT_EQ(ear->uses.size(), 2U);
+  EXPECT_EQ(recorder->uses.size(), 2U);
 }
 
 TEST(Watch, HearsOfModulesThatWereNotModified) {
   torch::nn::LSTM lstm(3, 4);
   torch::nn::MultiheadAttention attention(4, 2);
-  const auto first = std::make_shared<Ear>();
-  const auto second = std::make_shared<Ear>();
+  const auto first = std::make_shared<Recorder>();
+  const auto second = std::make_shared<Recorder>();
   const Watch of_lstm({lstm->parameters().back()}, first);
   const Watch of_attention({attention->parameters().back()}, second);
   const auto x = std::get<0>(lstm(at::ones({2, 1, 3})));
@@ -132,100 +132,100 @@ TEST(Watch, HearsOfModulesThatWereNotModified) {
 }
 
 TEST(Watch, HearsOfBackward) {
-  const auto ear = std::make_shared<Ear>();
+  const auto recorder = std::make_shared<Recorder>();
   const at::Tensor weight = at::ones({3, 3}).set_requires_grad(true);
   const at::Tensor loss = at::matmul(at::ones({3, 3}).set_requires_grad(true), weight).sum();
-  const Watch watch({weight}, ear);
+  const Watch watch({weight}, recorder);
   loss.backward();
-  EXPECT_FALSE(ear->uses.empty());
+  EXPECT_FALSE(recorder->uses.empty());
 }
 
 TEST(Watch, HearsNothingWhilePausedAndAfterItsEnd) {
-  const auto ear = std::make_shared<Ear>();
+  const auto recorder = std::make_shared<Recorder>();
   const at::Tensor weight = at::ones({3});
   {
-    Watch watch({weight}, ear);
+    Watch watch({weight}, recorder);
     watch.pause();
     at::relu(weight);
-    EXPECT_THAT(ear->uses, IsEmpty());
+    EXPECT_THAT(recorder->uses, IsEmpty());
     watch.resume();
     at::relu(weight);
-    EXPECT_FALSE(ear->uses.empty());
-    ear->uses.clear();
+    EXPECT_FALSE(recorder->uses.empty());
+    recorder->uses.clear();
   }
   at::relu(weight);
-  EXPECT_THAT(ear->uses, IsEmpty());
+  EXPECT_THAT(recorder->uses, IsEmpty());
 }
 
 TEST(Watch, HearsEveryOperatorWhenAsked) {
-  const auto ear = std::make_shared<Ear>();
+  const auto recorder = std::make_shared<Recorder>();
   const at::Tensor weight = at::ones({3});
-  const Watch watch({weight}, ear, Interest::kUsesAndEveryOperator);
+  const Watch watch({weight}, recorder, Interest::kUsesAndEveryOperator);
   at::relu(at::ones({2}));
-  EXPECT_THAT(ear->uses, IsEmpty());
-  EXPECT_THAT(ear->operators, Contains("aten::relu"));
+  EXPECT_THAT(recorder->uses, IsEmpty());
+  EXPECT_THAT(recorder->operators, Contains("aten::relu"));
 }
 
 TEST(Watch, HearsOfWritesAlone) {
-  const auto ear = std::make_shared<Ear>();
+  const auto recorder = std::make_shared<Recorder>();
   const at::Tensor weight = at::ones({3});
-  const Watch watch({weight}, ear, Interest::kWritesAndEnds);
+  const Watch watch({weight}, recorder, Interest::kWritesAndEnds);
   weight.sum();
   at::neg(weight);
-  EXPECT_EQ(ear->uses.size(), 0U);
+  EXPECT_EQ(recorder->uses.size(), 0U);
   weight.add_(1);
-  EXPECT_THAT(ear->uses, Contains("aten::add_"));
-  ear->uses.clear();
+  EXPECT_THAT(recorder->uses, Contains("aten::add_"));
+  recorder->uses.clear();
   at::Tensor part = weight.narrow(0, 0, 2);
   at::add_out(part, at::ones({2}), at::ones({2}));
-  EXPECT_THAT(ear->uses, Contains("aten::add"));
-  ear->uses.clear();
+  EXPECT_THAT(recorder->uses, Contains("aten::add"));
+  recorder->uses.clear();
   at::Tensor other = at::ones({3});
   other.copy_(weight);
-  EXPECT_THAT(ear->uses, IsEmpty());
+  EXPECT_THAT(recorder->uses, IsEmpty());
 }
 
 TEST(Watch, HearsOfAViewThatAnotherWatchKnowsItself) {
-  const auto ear = std::make_shared<Ear>();
-  const auto other = std::make_shared<Ear>();
+  const auto recorder = std::make_shared<Recorder>();
+  const auto other = std::make_shared<Recorder>();
   const at::Tensor row = at::ones({6});
   const at::Tensor part = at::empty({0}).set_(row.storage(), 2, {3});
-  const Watch of_row({row}, ear);
+  const Watch of_row({row}, recorder);
   const Watch of_part({part}, other);
-  ear->uses.clear();
+  recorder->uses.clear();
   other->uses.clear();
   at::neg(part);
-  EXPECT_EQ(ear->uses.size(), 1U);
+  EXPECT_EQ(recorder->uses.size(), 1U);
   EXPECT_EQ(other->uses.size(), 1U);
 }
 
 TEST(Watch, TellsWhichUsesWrite) {
-  const auto ear = std::make_shared<Ear>();
+  const auto recorder = std::make_shared<Recorder>();
   at::Tensor weight = at::ones({3});
-  const Watch watch({weight}, ear);
+  const Watch watch({weight}, recorder);
   for (int i = 0; i < 2; ++i) {  // what was learned the first time holds the second time
     weight.add(weight);          // an overload of the same name as the one below
     weight.sum();
     EXPECT_FALSE(weight.detach().requires_grad());  // its record has no schema
-    EXPECT_THAT(ear->writes, IsEmpty());
+    EXPECT_THAT(recorder->writes, IsEmpty());
     at::add_out(weight, at::ones({3}), at::ones({3}));
-    EXPECT_THAT(ear->writes, ElementsAre("aten::add"));
-    ear->writes.clear();
+    EXPECT_THAT(recorder->writes, ElementsAre("aten::add"));
+    recorder->writes.clear();
     at::_foreach_mul_({at::ones({3}), weight}, 2);
-    EXPECT_THAT(ear->writes, Contains("aten::_foreach_mul_"));
-    ear->writes.clear();
+    EXPECT_THAT(recorder->writes, Contains("aten::_foreach_mul_"));
+    recorder->writes.clear();
   }
 }
 
 TEST(Watch, DoesNotHearItselfAndSurvivesWhatIsThrown) {
-  const auto ear = std::make_shared<Ear>();
+  const auto recorder = std::make_shared<Recorder>();
   const at::Tensor weight = at::ones({3});
-  const Watch watch({weight}, ear, Interest::kUsesAndEveryOperator);
-  ear->computes = true;
-  ear->throws = true;
+  const Watch watch({weight}, recorder, Interest::kUsesAndEveryOperator);
+  recorder->computes = true;
+  recorder->throws = true;
   const at::Tensor result = at::neg(weight);
-  EXPECT_EQ(ear->uses.size(), 1U);
-  EXPECT_EQ(ear->operators.size(), 1U);
+  EXPECT_EQ(recorder->uses.size(), 1U);
+  EXPECT_EQ(recorder->operators.size(), 1U);
   EXPECT_EQ(result[0].item<float>(), -1);
 }
 
@@ -236,12 +236,12 @@ TEST(Watch, ServesManyThreads) {
     threads.emplace_back([&count] {
       const at::Tensor weight = at::ones({3});
       for (int round = 0; round < 50; ++round) {
-        const auto ear = std::make_shared<Ear>();
-        Watch watch({weight}, ear);
+        const auto recorder = std::make_shared<Recorder>();
+        Watch watch({weight}, recorder);
         at::neg(weight);
         watch.pause();
         at::neg(weight);
-        count += static_cast<int>(ear->uses.size());
+        count += static_cast<int>(recorder->uses.size());
       }
     });
   }

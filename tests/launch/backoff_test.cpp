@@ -1,4 +1,4 @@
-#include "launch/backoff.h"
+#include "launch/attempt.h"
 
 #include <gtest/gtest.h>
 

@@ -70,7 +70,7 @@ TEST_F(SharedLog, TellsOfAWriterThatIsGoneButNotOfOneThatLeft) {
   EXPECT_EQ(news_of(host, 1).events, std::vector<std::string>{"lost tag of b"});
 }
 
-TEST_F(SharedLog, LeavesOnlyAfterEverythingIsTold) {
+TEST_F(SharedLog, LeavesOnlyAfterEverythingIsWritten) {
   EventLog host(place("h", true));
   EventLog writer(place("a"));
   writer.append("here");

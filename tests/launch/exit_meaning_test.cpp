@@ -1,10 +1,9 @@
-#include "launch/exit_meaning.h"
+#include "launch/process.h"
 
 #include <gtest/gtest.h>
 
 #include <csignal>
 
-#include "launch/process.h"
 #include "support/error_message.h"
 
 namespace tessera::launch {

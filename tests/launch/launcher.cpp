@@ -14,7 +14,6 @@
 #include <sstream>
 #include <thread>
 
-#include "launch/environment.h"
 #include "launch/process.h"
 
 namespace tessera::testing {
@@ -26,8 +25,8 @@ Descriptor create(const std::string& path) {
 
 }  // namespace
 
-bool eventually(const std::function<bool()>& holds, std::chrono::milliseconds patience) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+bool eventually(const std::function<bool()>& holds, std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (!holds()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -85,9 +84,9 @@ pid_t Launcher::supervisor() const {
 
 void Launcher::send(int signal) const { kill(front_, signal); }
 
-int Launcher::wait(std::chrono::milliseconds patience) {
+int Launcher::wait(std::chrono::milliseconds timeout) {
   int status = 0;
-  ended_ = eventually([&] { return waitpid(front_, &status, WNOHANG) == front_; }, patience);
+  ended_ = eventually([&] { return waitpid(front_, &status, WNOHANG) == front_; }, timeout);
   if (ended_) return launch::exit_code_of(status);
   ADD_FAILURE() << "the launcher does not end; it wrote:\n" << output() << errors();
   return -1;

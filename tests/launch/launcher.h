@@ -13,7 +13,7 @@
 namespace tessera::testing {
 
 /// Whether `holds` becomes true in time.
-bool eventually(const std::function<bool()>& holds, std::chrono::milliseconds patience = std::chrono::seconds(20));
+bool eventually(const std::function<bool()>& holds, std::chrono::milliseconds timeout = std::chrono::seconds(20));
 
 /// SIGSTOP, and waits until it acts: a process that waits for a core goes on until it gets one.
 void stop_process(pid_t process);
@@ -35,7 +35,7 @@ class Launcher {
   void send(int signal) const;
 
   /// The exit code; -1, and a failure of the test, when it does not end in time.
-  int wait(std::chrono::milliseconds patience = std::chrono::seconds(30));
+  int wait(std::chrono::milliseconds timeout = std::chrono::seconds(30));
   bool wait_for_output(const std::string& text) const;
 
   std::string output() const { return text_of_file(folder_.path() / "stdout"); }

@@ -11,7 +11,6 @@
 #include <array>
 #include <csignal>
 
-#include "launch/environment.h"
 #include "launch/process.h"
 #include "launcher.h"
 

@@ -2,7 +2,6 @@
 
 #include <sys/wait.h>
 
-#include "launch/environment.h"
 #include "launch/process.h"
 #include "launcher.h"
 #include "support/screen.h"

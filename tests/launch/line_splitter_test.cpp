@@ -1,4 +1,4 @@
-#include "launch/line_splitter.h"
+#include "launch/rank_output.h"
 
 #include <gtest/gtest.h>
 

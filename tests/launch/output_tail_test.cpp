@@ -1,4 +1,4 @@
-#include "launch/output_tail.h"
+#include "launch/rank_output.h"
 
 #include <gtest/gtest.h>
 

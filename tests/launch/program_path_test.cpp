@@ -1,4 +1,4 @@
-#include "launch/program_path.h"
+#include "launch/process.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "launch/rendezvous_port.h"
+#include "launch/job_store.h"
 
 #include <tessera/core/error.h>
 

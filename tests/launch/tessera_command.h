@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "launch/environment.h"
 #include "launch/process.h"
 #include "support/temporary_folder.h"
 

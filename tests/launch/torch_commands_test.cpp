@@ -6,7 +6,6 @@
 
 #include <fstream>
 
-#include "launch/environment.h"
 #include "launch/process.h"
 #include "support/error_message.h"
 #include "support/temporary_folder.h"

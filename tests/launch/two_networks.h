@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/program_path.h"
+#include "launch/process.h"
 
 namespace tessera::testing {
 
@@ -34,7 +34,7 @@ class TwoNetworks {
   std::vector<std::string> inside(int node) const {
     return {launch::find_program("ip").path, "netns", "exec", names_.at(static_cast<std::size_t>(node))};
   }
-  /// Packets vanish from now on; nobody is told.
+  /// Packets vanish from now on; neither end notices.
   bool cut() const { return run("ip -n " + names_[1] + " link set link0 down"); }
 
  private:

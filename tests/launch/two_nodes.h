@@ -13,7 +13,7 @@ class TwoNodes {
  public:
   explicit TwoNodes(const std::string& address = "127.0.0.1");
 
-  /// The options of one node, before those that a test adds, with a wrong secret if told so.
+  /// The options of one node, before those that a test adds, with a wrong secret if asked for.
   std::vector<std::string> options(int node, bool right_secret = true, int num_nodes = 2) const;
 
   /// `sh -c script` as the ranks of a node.

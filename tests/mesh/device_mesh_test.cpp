@@ -105,8 +105,8 @@ TEST(DeviceMesh, WarnsOfASlowLayoutOnRankZeroOnly) {
     EXPECT_EQ(mesh.sub({"dp"}).layout_warnings().size(), 1U);
     EXPECT_EQ(lines.size(), rank == 0 ? 1U : 0U);
   }
-  const DeviceMesh told(fake_world(0, 16, 4), {{"tp", 4}, {"dp", 4}}, DeviceMeshOptions().chattiness({"dp", "tp"}));
-  EXPECT_TRUE(told.layout_warnings().empty());
+  const DeviceMesh given(fake_world(0, 16, 4), {{"tp", 4}, {"dp", 4}}, DeviceMeshOptions().chattiness({"dp", "tp"}));
+  EXPECT_TRUE(given.layout_warnings().empty());
 }
 
 TEST(DeviceMesh, GroupsFollowStrategyAndTimeoutOfTheOptions) {

@@ -1,5 +1,5 @@
 #include <tessera/core/error.h>
-#include <tessera/mesh/layout_warnings.h>
+#include <tessera/mesh/axis_layout.h>
 
 #include <gtest/gtest.h>
 

@@ -5,17 +5,14 @@
 
 #include <algorithm>
 #include <numeric>
-#include <stdexcept>
+
+#include "support/require.h"
 
 namespace tessera {
 namespace {
 
-// In ranks that are threads, a failed expectation is thrown: it must stop all ranks and not leave the others waiting.
-void require(bool condition, const std::string& what) {
-  if (!condition) {
-    throw std::runtime_error(what);
-  }
-}
+using testing::require;
+using testing::require_equal;
 
 /// Sums the world ranks over the axis's group and compares with arithmetic.
 void require_traffic(const MeshAxis& axis, int world_rank) {
@@ -23,11 +20,11 @@ void require_traffic(const MeshAxis& axis, int world_rank) {
   const auto comm = axis.comm();
   auto sum = at::full({3}, world_rank, at::kLong);
   comm.all_reduce(sum);
-  require(sum[2].item<int>() == std::accumulate(ranks.begin(), ranks.end(), 0), "wrong sum over " + axis.id());
-  require(comm.size() == axis.size(), "wrong size of " + axis.id());
-  require(comm.rank() == axis.coordinate(), "wrong rank in " + axis.id());
+  require_equal(sum[2].item<int>(), std::accumulate(ranks.begin(), ranks.end(), 0), "wrong sum over " + axis.id());
+  require_equal(comm.size(), axis.size(), "wrong size of " + axis.id());
+  require_equal(comm.rank(), axis.coordinate(), "wrong rank in " + axis.id());
   for (int i = 0; i < comm.size(); ++i) {
-    require(comm.world_rank_of(i) == ranks[static_cast<std::size_t>(i)], "wrong member of " + axis.id());
+    require_equal(comm.world_rank_of(i), ranks[static_cast<std::size_t>(i)], "wrong member of " + axis.id());
   }
   const auto gathered = comm.all_gather(at::full({1}, world_rank, at::kInt));
   require(std::equal(ranks.begin(), ranks.end(), gathered.data_ptr<int>()), "wrong order in " + axis.id());

@@ -1,4 +1,4 @@
-#include "mesh/nearest_sizes.h"
+#include "mesh/axis_names.h"
 
 #include <gtest/gtest.h>
 

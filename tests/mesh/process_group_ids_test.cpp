@@ -1,5 +1,5 @@
 #include <tessera/core/error.h>
-#include <tessera/mesh/process_group_ids.h>
+#include <tessera/mesh/axis_layout.h>
 #include "factorisations.h"
 
 #include <gtest/gtest.h>

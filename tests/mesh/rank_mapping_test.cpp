@@ -1,5 +1,5 @@
 #include <tessera/core/error.h>
-#include <tessera/mesh/rank_mapping.h>
+#include <tessera/mesh/axis_layout.h>
 #include "factorisations.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 #include <tessera/core/error.h>
-#include <tessera/mesh/stage_layers.h>
+#include <tessera/mesh/three_d_parallelism.h>
 
 #include <gtest/gtest.h>
 

@@ -25,7 +25,7 @@ TEST(ThreeDParallelismConfig, HasTheDocumentedDefaults) {
   EXPECT_EQ(config.num_layers(), 24);
   EXPECT_EQ(config.micro_batch_size(), 1);
   EXPECT_EQ(config.memory_strategy(), MemoryStrategy::kStandard);
-  EXPECT_EQ(config.communication_strategy(), CommunicationStrategy::kAllReduce);
+  EXPECT_EQ(config.communication_strategy(), CommunicationStrategy::kBackend);
   EXPECT_FALSE(config.gradient_checkpointing());
   EXPECT_FALSE(config.mixed_precision());
   EXPECT_EQ(config.pipeline_schedule(), PipelineScheduleKind::kInterleaved);

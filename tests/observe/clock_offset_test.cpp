@@ -1,5 +1,5 @@
 #include <tessera/core/error.h>
-#include <tessera/observe/clock_offset.h>
+#include <tessera/observe/tracer.h>
 
 #include <gtest/gtest.h>
 

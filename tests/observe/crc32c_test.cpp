@@ -1,4 +1,4 @@
-#include "observe/crc32c.h"
+#include "observe/event_file.h"
 
 #include <gtest/gtest.h>
 

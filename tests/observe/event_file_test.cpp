@@ -6,8 +6,6 @@
 #include <cstring>
 #include <filesystem>
 
-#include "observe/crc32c.h"
-#include "observe/protobuf.h"
 #include "support/temporary_folder.h"
 
 namespace tessera::observe {

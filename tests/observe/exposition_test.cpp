@@ -1,4 +1,4 @@
-#include "observe/exposition.h"
+#include "observe/sinks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "observe/json_lines.h"
+#include "observe/sinks.h"
 
 #include <gtest/gtest.h>
 

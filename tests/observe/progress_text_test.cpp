@@ -1,4 +1,4 @@
-#include "observe/progress_text.h"
+#include "observe/terminal.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "observe/protobuf.h"
+#include "observe/event_file.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 // known to check_files.py, which reads it.
 #include <tessera/flight/clock.h>
 #include <tessera/observe/observer.h>
-#include <tessera/observe/trace_merge.h>
+#include <tessera/observe/tracer.h>
 
 #include <cstdint>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "observe/socket_address.h"
+#include "observe/metrics_server.h"
 
 #include <tessera/core/error.h>
 
@@ -9,7 +9,7 @@
 namespace tessera::observe {
 namespace {
 
-TEST(ListenAddress, IsTheLoopbackAddressUnlessTold) {
+TEST(ListenAddress, IsTheLoopbackAddressByDefault) {
   EXPECT_EQ(to_string(parse_listen_address("9464")), "127.0.0.1:9464");
   EXPECT_EQ(to_string(parse_listen_address("0")), "127.0.0.1:0");
   EXPECT_EQ(to_string(parse_listen_address("localhost:80")), "127.0.0.1:80");

@@ -4,7 +4,7 @@
 #include <bit>
 #include <stdexcept>
 
-#include "observe/protobuf.h"
+#include "observe/event_file.h"
 #include "support/temporary_folder.h"
 
 namespace tessera::testing {

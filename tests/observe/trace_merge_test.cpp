@@ -1,6 +1,5 @@
 #include <tessera/core/error.h>
 #include <tessera/flight/clock.h>
-#include <tessera/observe/trace_merge.h>
 #include <tessera/observe/tracer.h>
 
 #include <gtest/gtest.h>

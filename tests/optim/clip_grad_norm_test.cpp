@@ -36,7 +36,7 @@ TEST(ClipGradNorm, ScalesDownToTheNorm) {
 TEST(ClipGradNorm, RefusesPartsOfParameters) {
   const at::Tensor parameter = at::ones({4}).set_requires_grad(true);
   parameter.mutable_grad() = at::ones({4});
-  set_global_slice(parameter, Slice::stretch({4}, {0, 4}));
+  set_global_slice(parameter, Slice::extent({4}, {0, 4}));
   EXPECT_EQ(clip_grad_norm({parameter}, 10), 2);
   set_global_slice(parameter, Slice::whole({8}).narrow(0, {4, 4}));
   testing::expect_parts(testing::message_of<ConfigError>([&] { clip_grad_norm({parameter}, 1); }),

@@ -26,7 +26,7 @@ constexpr int kBadStep = 20;
 
 void require_same_everywhere(double value, const DeviceMesh& mesh, const std::string& what) {
   const at::Tensor all = mesh.comm().all_gather(at::full({1}, value, at::kDouble));
-  for (int rank = 1; rank < mesh.size(); ++rank) require(all[rank].item<double>() == all[0].item<double>(), what);
+  for (int rank = 1; rank < mesh.size(); ++rank) require_equal(all[rank].item<double>(), all[0].item<double>(), what);
 }
 
 /// Two layers. The ranks of one "tp" coordinate hold the same weights and see other samples.
@@ -72,16 +72,16 @@ void check_that_all_skip(const World& world) {
     const at::Tensor before = weight.detach().clone();
     optimizer.zero_grad();
     scaler.scale(weight.sum()).backward();
-    require(weight.grad()[0].item<double>() == scaler.current_scale(), "the gradient is scaled");
+    require_equal(weight.grad()[0].item<double>(), scaler.current_scale(), "the gradient is scaled");
     if (bad && world.rank() == culprit) weight.mutable_grad()[3] = kInfinity;
-    require(scaler.step(optimizer) == !bad, "steps unless one rank has an infinity");
-    require(at::equal(weight, before) == bad, "a skipped update changes nothing, another one does");
+    require_equal(scaler.step(optimizer), !bad, "steps unless one rank has an infinity");
+    require_equal(at::equal(weight, before), bad, "a skipped update changes nothing, another one does");
     require(bad || weight.grad()[0].item<double>() == 1, "the gradient is divided");
     scaler.update();
-    require(scaler.current_scale() == 1024 / std::exp2((step + 1) / 2), "each infinity halves the scale");
+    require_equal(scaler.current_scale(), 1024 / std::exp2((step + 1) / 2), "each infinity halves the scale");
     require_same_everywhere(scaler.current_scale(), mesh, "the scales are the same");
   }
-  require(scaler.num_skipped() == 4, "four updates are skipped");
+  require_equal(scaler.num_skipped(), 4, "four updates are skipped");
 }
 
 void check_that_training_survives(const World& world) {
@@ -110,7 +110,7 @@ void check_that_training_survives(const World& world) {
   require(scaler.num_skipped() < kNumSteps / 4, "most updates are made");
   const double sum = network.parameters()[0].sum(at::kDouble).item<double>();
   const at::Tensor sums = mesh["dp"].comm().all_gather(at::full({1}, sum, at::kDouble));
-  require(sums[0].item<double>() == sums[1].item<double>(), "the weights are the same along dp");
+  require_equal(sums[0].item<double>(), sums[1].item<double>(), "the weights are the same along dp");
 }
 
 }  // namespace tessera::testing

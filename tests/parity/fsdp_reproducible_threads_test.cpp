@@ -191,7 +191,7 @@ TEST(FsdpReproducible, RefusesGradientsThatComeInTwoParts) {
     input.register_hook([inner](const at::Tensor& /*gradient*/) { inner.backward(); });
     const at::Tensor outer = layer(input).sum();
     expect_parts(message_of<ConfigError>([&] { outer.backward(); }),
-                 {"needs all gradients of a backward pass in one part, and weight", "tessera::checkpoint()", "rank 0"});
+                 {"needs all gradients of a backward pass in one part, and weight", "tessera::recompute()", "rank 0"});
   });
 }
 

@@ -111,14 +111,14 @@ TEST(MixedPrecisionOptions, KeepGradientsLowAndBuffersAsAsked) {
       require(!buffer.is_floating_point() || buffer.scalar_type() == torch::kDouble, "a buffer has another type");
     }
     for (const auto& parameter : model->parameters()) {
-      require(parameter.scalar_type() == torch::kBFloat16, "a parameter has another type");
+      require_equal(parameter.scalar_type(), torch::kBFloat16, "a parameter has another type");
     }
     const auto other = make_parity_model("lstm", torch::kFloat);
     const ShardedModel low =
         fully_shard(other, world.comm(), FsdpOptions().param_dtype(torch::kBFloat16).keep_low_precision_grads(true));
     loss_of(*other, 0, world.rank()).backward();
     for (const auto& shard : low.parameters()) {
-      require(shard.scalar_type() == torch::kFloat, "a master has another type");
+      require_equal(shard.scalar_type(), torch::kFloat, "a master has another type");
       require(shard.numel() == 0 || shard.grad().scalar_type() == torch::kBFloat16, "a gradient has another type");
     }
   });
@@ -137,7 +137,7 @@ TEST(MixedPrecisionOptions, DifferByUnit) {
         model, world.comm(), FsdpOptions().unit_precision(only_first).auto_wrap(WrapPolicy("blocks", is_block)));
     for (const auto& entry : model->named_parameters()) {
       const bool is_low = entry.key().starts_with("first.");
-      require(entry.value().scalar_type() == (is_low ? torch::kBFloat16 : torch::kFloat), entry.key());
+      require_equal(entry.value().scalar_type(), (is_low ? torch::kBFloat16 : torch::kFloat), entry.key());
     }
   });
 }

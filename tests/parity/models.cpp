@@ -1,6 +1,6 @@
 #include "parity/models.h"
 
-#include <tessera/recompute/checkpoint.h>
+#include <tessera/recompute/recompute.h>
 
 #include <torch/nn/functional.h>
 #include <torch/nn/modules.h>
@@ -53,9 +53,9 @@ struct RecomputedGpt : Gpt {
   torch::Tensor run_blocks(const torch::Tensor& x) override {
     const auto run_first = [block = first](const torch::Tensor& y) { return block->forward(y); };
     const auto run_both = [run_first, block = second](const torch::Tensor& y) {
-      return block->forward(checkpoint(run_first, y));
+      return block->forward(recompute(run_first, y));
     };
-    return checkpoint(run_both, x);
+    return recompute(run_both, x);
   }
 };
 

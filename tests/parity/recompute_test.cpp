@@ -3,7 +3,7 @@
 #include <tessera/core/error.h>
 #include <tessera/data_parallel/data_parallel.h>
 #include <tessera/data_parallel/distribute.h>
-#include <tessera/recompute/checkpoint.h>
+#include <tessera/recompute/recompute.h>
 
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/linear.h>
@@ -16,7 +16,7 @@
 #include "parity/reproducible.h"
 #include "parity/training.h"
 #include "support/error_message.h"
-#include "support/require.h"
+#include "support/require_tensors.h"
 
 namespace tessera::testing {
 namespace {
@@ -67,8 +67,8 @@ struct Pair : torch::nn::Cloneable<Pair> {
     const auto run = [](torch::nn::Linear layer) {
       return [layer](const at::Tensor& x) mutable { return layer(x).tanh(); };
     };
-    const at::Tensor x = checkpoint(run(first), input);
-    return skip_second ? x : checkpoint(run(second), x);
+    const at::Tensor x = recompute(run(first), input);
+    return skip_second ? x : recompute(run(second), x);
   }
 
   torch::nn::Linear first{nullptr};
@@ -94,9 +94,9 @@ TEST(RecomputeWithDdp, AveragesWhatSomeRanksUse) {
       model->forward(at::ones({2, 4}), world.rank() == 1).sum().backward();
       const at::Tensor mine = model->second->weight.grad().clone();
       world.comm().broadcast(mine, 0);
-      require(at::equal(mine, model->second->weight.grad()), "averaged");
+      require_equal(mine, model->second->weight.grad(), "averaged");
     }
-    require(ddp.statistics().num_synchronised == 3, "three passes, none for a second run");
+    require_equal(ddp.statistics().num_synchronised, 3, "three passes, none for a second run");
   });
 }
 

@@ -141,7 +141,7 @@ State train_distributed(const ParityCase& parity, const std::string& variant, co
 }
 
 void require_equal(const State& found, const State& expected, const ParityCase& parity, const std::string& what) {
-  require(found.size() == expected.size(), what + ": other tensors");
+  require_equal(found.size(), expected.size(), what + ": other tensors");
   for (const auto& [name, value] : expected) {
     const auto difference = (found.at(name) - value).abs().max().item<double>();
     const auto largest = value.abs().max().item<double>();

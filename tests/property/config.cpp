@@ -69,11 +69,11 @@ Config draw_config(Dice& dice, int num_ranks) {
   config.ddp = draw_ddp(dice);
   config.fsdp = draw_fsdp(dice);
   config.wrap_elements = dice.chance(70) ? 1 + dice.below(150) : 0;
-  config.is_wrapped = dice.chance(15);
+  config.is_wrapped = dice.chance(15) && config.is_ddp();
   config.keeps_views = dice.chance(10);
   if (dice.chance(12)) config.oddity = dice.pick(oddities());
   const bool is_hybrid = dice.chance(15);
-  if (is_hybrid && num_ranks > 1 && !config.is_wrapped) {
+  if (is_hybrid && num_ranks > 1) {
     config.fsdp.strategy(ShardingStrategy::kHybridShard);
     config.num_replicas = 2;
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <tessera/data_parallel/ddp_options.h>
+#include <tessera/data_parallel/distribute.h>
 #include <tessera/fsdp/fsdp_options.h>
 
 #include <cstdint>

@@ -8,13 +8,13 @@ namespace tessera::testing {
 namespace {
 
 // Longer than the groups' own timeout: a rank that waits for another there says so first.
-constexpr std::chrono::seconds kPatience{30};
+constexpr std::chrono::seconds kTimeout{30};
 
 }  // namespace
 
 template <class Done>
 void Meeting::wait(const Done& done) const {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kTimeout;
   for (int rank = 0; rank < num_ranks_; ++rank) {
     for (int i = 0; !done(memory_.seats[rank]); ++i) {
       if (i < 50) {

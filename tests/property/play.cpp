@@ -101,14 +101,7 @@ class Judge {
 
   void step(const Action& action, const std::string& where) {
     Seen found;
-    const Outcome mine = outcome_of([&] {
-      act(action, *ranked_, found);
-      // Nobody listens there: what was written is noticed by the next call.
-      if (config_.is_fsdp() && config_.is_wrapped && is_one_of(action, {"write", "use_a_view", "close_gather"})) {
-        Seen ignored;
-        for (int i = 0; i < 2; ++i) act({"evaluate", 0, 0}, *ranked_, ignored);
-      }
-    });
+    const Outcome mine = outcome_of([&] { act(action, *ranked_, found); });
     has_moved_ = has_moved_ || is_one_of(action, {"cast", "load_saved"});
     std::vector<Outcome> all;
     for (const std::string& packed : meeting_.exchange(mine.packed())) all.push_back(Outcome::unpacked(packed));
@@ -203,20 +196,20 @@ class Judge {
     const auto parameters = ranked_->model().named_parameters();
     for (const Piece& piece : ranked_->pieces()) {
       const Piece& whole = expected.at(piece.name);
-      const auto range = piece.slice.as_stretch();
-      const auto stretch = [&](const Tensor& tensor) {
+      const auto range = piece.slice.as_extent();
+      const auto extent = [&](const Tensor& tensor) {
         if (!tensor.defined()) return tensor;
         return range ? tensor.narrow(0, range->start, range->size) : elements_of(tensor, piece.slice);
       };
-      auto text = compare(piece.values, stretch(whole.values), 1);
+      auto text = compare(piece.values, extent(whole.values), 1);
       if (!text.empty()) return "the weight " + piece.name + " " + text;
       // Handles do not list what is frozen, nor its gradient of before.
       if (!parameters[piece.name].requires_grad()) continue;
-      text = compare(piece.gradient, stretch(whole.gradient), std::max(kNoise * largest, kLeastScale));
+      text = compare(piece.gradient, extent(whole.gradient), std::max(kNoise * largest, kLeastScale));
       if (!text.empty()) return "the gradient of " + piece.name + " " + text;
       for (const auto& [name, tensor] : piece.state) {
         const auto found = whole.state.find(name);
-        text = compare(tensor, found == whole.state.end() ? Tensor() : stretch(found->second), kNoise);
+        text = compare(tensor, found == whole.state.end() ? Tensor() : extent(found->second), kNoise);
         if (!text.empty()) return "the optimizer's " + name + " of " + piece.name + " " + text;
       }
     }

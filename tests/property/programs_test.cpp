@@ -88,14 +88,14 @@ TEST(Programs, Seed137) {
 /// The explicit form: gradients that model->zero_grad() had cleared were used, and writes got lost.
 TEST(Programs, Seed6) {
   expect_no_defect({6,
-                    Config::parse("fsdp, num_ranks 2, wrapped, wrap_elements 73, strategy shard_grad_op, "
+                    Config::parse("fsdp, num_ranks 2, wrap_elements 73, strategy shard_grad_op, "
                                   "min_num_params 0, backward_prefetch none, init_sync false"),
                     {{"train", 78, 883}, {"zero_grad", 68, 894}, {"step", 868, 917}, {"ask_for_slopes", 786, 717}}});
 }
 
 TEST(Programs, Seed414) {
   expect_no_defect({414,
-                    Config::parse("fsdp, num_ranks 2, wrapped, min_num_params 10, backward_prefetch none, "
+                    Config::parse("fsdp, num_ranks 2, min_num_params 10, backward_prefetch none, "
                                   "shared_copy false, reproducible true, micro_batches 2"),
                     {{"open_gather", 145, 230}, {"write", 406, 786}, {"train_two_at_once", 534, 377}}});
 }
@@ -103,7 +103,7 @@ TEST(Programs, Seed414) {
 /// What a forward had kept was older than the shards.
 TEST(Programs, Seed805) {
   expect_no_defect({805,
-                    Config::parse("fsdp, num_ranks 2, wrapped, strategy shard_grad_op, min_num_params 0, "
+                    Config::parse("fsdp, num_ranks 2, strategy shard_grad_op, min_num_params 0, "
                                   "backward_prefetch none, limit_all_gathers false"),
                     {{"train", 446, 186},
                      {"evaluate", 710, 382},
@@ -115,7 +115,7 @@ TEST(Programs, Seed805) {
 /// Refused on one rank, and another waited.
 TEST(Programs, Seed743) {
   expect_no_defect({743,
-                    Config::parse("fsdp, num_ranks 2, wrapped, wrap_elements 40, strategy shard_grad_op, "
+                    Config::parse("fsdp, num_ranks 2, wrap_elements 40, strategy shard_grad_op, "
                                   "min_num_params 0, forward_prefetch false, use_orig_params true, shared_copy false, "
                                   "reproducible true, micro_batches 2"),
                     {{"train", 51, 487}, {"ask_for_slopes", 70, 375}}});
@@ -162,7 +162,7 @@ TEST(Programs, Seed20040) {
 /// Small parameters that torch::load or a cast had moved, used by a function of autograd alone: not averaged.
 TEST(Programs, Seed20640) {
   expect_no_defect({20640,
-                    Config::parse("fsdp, num_ranks 2, wrapped, min_num_params 40, backward_prefetch post, "
+                    Config::parse("fsdp, num_ranks 2, min_num_params 40, backward_prefetch post, "
                                   "limit_all_gathers false, use_orig_params true"),
                     {{"load_saved", 958, 71}, {"swap_frozen", 409, 644}, {"accumulate", 137, 866}}});
 }

@@ -3,7 +3,7 @@
 #include <tessera/comm/texts.h>
 #include <tessera/core/error.h>
 #include <tessera/data_parallel/distributed_data_parallel.h>
-#include <tessera/fsdp/fully_sharded.h>
+#include <tessera/fsdp/fully_shard.h>
 #include <tessera/optim/clip_grad_norm.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/train/training_state.h>
@@ -204,14 +204,11 @@ class FsdpUser : public User {
       : User(model_of_rank(seed, config, comm.rank())),
         early_views_(config.keeps_views ? early_views_of(*model_) : std::vector<Tensor>{}),
         tools_(comm),
-        wrapper_(config.is_wrapped ? std::make_unique<FullySharded<Node>>(model_, comm, options_of(config)) : nullptr),
-        sharded_(wrapper_ ? wrapper_->handle() : shard(config)) {
+        sharded_(shard(config)) {
     kept = std::move(early_views_);
   }
 
-  Tensor forward(const Tensor& x, const Batch& batch) override {
-    return wrapper_ ? wrapper_->forward(x, batch) : model_->forward(x, batch);
-  }
+  Tensor forward(const Tensor& x, const Batch& batch) override { return model_->forward(x, batch); }
   void for_each_part(const std::function<void(int part)>& run) override { run(tools_.rank()); }
   double share() const override { return 1; }
   std::vector<std::pair<std::string, Tensor>> trained() const override { return sharded_.named_parameters(); }
@@ -290,7 +287,6 @@ class FsdpUser : public User {
 
   std::vector<Tensor> early_views_;
   RankTools tools_;
-  std::unique_ptr<FullySharded<Node>> wrapper_;
   ShardedModel sharded_;
   std::int64_t way_saved_ = 0;
 };

@@ -17,21 +17,15 @@ struct Refusal {
 const std::vector<Refusal>& refusals() {
   static const std::vector<Refusal> all{
       {"are in shards at this point",
-       [](const Action& action, const Config& config, const Circumstances&) {
-         return config.is_wrapped || is_one_of(action, {"read", "evaluate_on_a_thread"});
+       [](const Action& action, const Config&, const Circumstances&) {
+         return is_one_of(action, {"read", "evaluate_on_a_thread"});
        }},
       {"were cleared by model->zero_grad()",
        [](const Action& action, const Config&, const Circumstances&) { return is_one_of(action, {"step"}); }},
       {"held whole",
-       [](const Action& action, const Config& config, const Circumstances& now) {
-         // A wrapper holds them from a forward with a graph to its backward.
-         return (now.is_whole || config.is_wrapped) &&
-                is_one_of(action, {"step", "load", "step_with_scaler", "load_checkpoint"});
+       [](const Action& action, const Config&, const Circumstances& now) {
+         return now.is_whole && is_one_of(action, {"step", "load", "step_with_scaler", "load_checkpoint"});
        }},
-      {"was written to after fully_shard()",
-       [](const Action&, const Config& config, const Circumstances&) { return config.is_wrapped; }},
-      {"were written to while they were whole",
-       [](const Action&, const Config& config, const Circumstances&) { return config.is_wrapped; }},
       {"has no type for tensors of Complex",
        [](const Action& action, const Config& config, const Circumstances&) {
          return config.oddity == "complex" && is_one_of(action, {"save_checkpoint"});
@@ -66,10 +60,6 @@ const std::vector<Refusal>& refusals() {
        [](const Action&, const Config& config, const Circumstances& now) { return config.is_fsdp() && now.has_moved; }},
       {"with static_graph(true) one backward pass has all gradients",
        [](const Action& action, const Config&, const Circumstances&) { return is_one_of(action, {"train_promised"}); }},
-      {"a FullySharded block averages by itself",
-       [](const Action& action, const Config& config, const Circumstances&) {
-         return config.is_wrapped && is_one_of(action, {"train_promised"});
-       }},
       {"reproducible mode ",
        [](const Action&, const Config& config, const Circumstances&) { return config.is_reproducible(); }},
       {"no parameter that requires a gradient",

@@ -25,7 +25,7 @@ namespace tessera::testing {
 
 struct Config;
 
-/// A stretch of a parameter, row by row, and what belongs to it. All one-dimensional.
+/// An extent of a parameter, row by row, and what belongs to it. All one-dimensional.
 struct Piece {
   std::string name;  ///< of the parameter
   Slice slice;       ///< of it

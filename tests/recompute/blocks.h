@@ -1,6 +1,6 @@
 #pragma once
 
-#include <tessera/recompute/checkpoint.h>
+#include <tessera/recompute/recompute.h>
 
 #include <torch/nn/modules.h>
 #include <torch/utils.h>
@@ -73,7 +73,7 @@ inline std::vector<at::Tensor> parameters_of(const std::vector<std::shared_ptr<B
 /// A plain call, or a checkpoint: for tests that compare the two.
 template <typename Function, typename... Inputs>
 auto call(bool recomputed, Function function, Inputs... inputs) {  // NOLINT(performance-unnecessary-value-param)
-  return recomputed ? checkpoint(function, inputs...) : function(inputs...);
+  return recomputed ? recompute(function, inputs...) : function(inputs...);
 }
 
 /// `loss(recomputed)` must have the same value and give `leaves` the same gradients, undefined ones included, with

@@ -27,7 +27,7 @@ struct Counted {
 
 TEST(Checkpoint, RunsTheFunctionAgainOnlyAsFarAsNeeded) {
   const Counted function;
-  const at::Tensor y = checkpoint(function, leaf({3}));
+  const at::Tensor y = recompute(function, leaf({3}));
   EXPECT_EQ(*function.begun, 1);
   y.sum().backward();
   EXPECT_EQ(*function.begun, 2);
@@ -38,12 +38,12 @@ TEST(Checkpoint, RunsTheFunctionOnceWithoutGradients) {
   const Counted function;
   {
     const torch::NoGradGuard no_grad;
-    EXPECT_FALSE(checkpoint(function, leaf({3})).requires_grad());
+    EXPECT_FALSE(recompute(function, leaf({3})).requires_grad());
   }
-  EXPECT_FALSE(checkpoint(function, waves({3})).requires_grad());
+  EXPECT_FALSE(recompute(function, waves({3})).requires_grad());
   {
     const c10::InferenceMode inference;
-    checkpoint(function, at::ones({3}));
+    recompute(function, at::ones({3}));
   }
   EXPECT_EQ(*function.begun, 3);
 }
@@ -53,7 +53,7 @@ TEST(Checkpoint, RunsTheFunctionAgainForEachPassOfARetainedGraph) {
   const at::Tensor a = leaf({3});
   const at::Tensor plain = std::get<0>(std::make_tuple(torch::autograd::grad({function(a).sum()}, {a})[0]));
   *function.begun = 0;
-  const at::Tensor loss = checkpoint(function, a).sum();
+  const at::Tensor loss = recompute(function, a).sum();
   loss.backward({}, /*retain_graph=*/true);
   loss.backward({}, /*retain_graph=*/true);
   loss.backward();
@@ -75,14 +75,14 @@ TEST(Checkpoint, ServesOnePassForEachOutput) {
     return a.grad();
   };
   const at::Tensor plain = gradient(both(a));
-  EXPECT_TRUE(at::allclose(gradient(checkpoint(both, a)), plain, 0, 1e-12));
+  EXPECT_TRUE(at::allclose(gradient(recompute(both, a)), plain, 0, 1e-12));
 }
 
 TEST(Checkpoint, ServesAPassForSomeInputs) {
   const at::Tensor a = leaf({3});
   const at::Tensor b = leaf({3}, 1);
   const auto product = [](const at::Tensor& x, const at::Tensor& y) { return x.sin() * y.exp(); };
-  const at::Tensor loss = checkpoint(product, a, b).sum();
+  const at::Tensor loss = recompute(product, a, b).sum();
   const auto of_b = torch::autograd::grad({loss}, {b}, {}, /*retain_graph=*/true);
   EXPECT_TRUE(at::allclose(of_b[0], a.sin() * b.exp(), 0, 1e-12));
   EXPECT_FALSE(a.grad().defined());
@@ -106,7 +106,7 @@ TEST(Checkpoint, ServesANodeThatAsksTwice) {
   const at::Tensor a = leaf({3});
   for (const bool retain : {true, false}) {
     a.mutable_grad() = at::Tensor();
-    const at::Tensor y = checkpoint([](const at::Tensor& x) { return Twice::apply(x.exp()); }, a);
+    const at::Tensor y = recompute([](const at::Tensor& x) { return Twice::apply(x.exp()); }, a);
     y.sum().backward({}, retain);
     EXPECT_TRUE(at::allclose(a.grad(), 2 * (2 * a).exp(), 0, 1e-12));
   }
@@ -114,7 +114,7 @@ TEST(Checkpoint, ServesANodeThatAsksTwice) {
 
 TEST(Checkpoint, IsNotStoppedByAFunctionThatCatchesAll) {
   const at::Tensor a = leaf({3});
-  const at::Tensor y = checkpoint(
+  const at::Tensor y = recompute(
       [](const at::Tensor& x) {
         try {
           return x.exp().sin();
@@ -146,7 +146,7 @@ TEST(Checkpoint, ServesThreadsAtTheSameTime) {
 
 TEST(Checkpoint, ServesABackwardOnAnotherThread) {
   const at::Tensor a = leaf({3});
-  const at::Tensor loss = checkpoint([](const at::Tensor& x) { return x.sin().exp(); }, a).sum();
+  const at::Tensor loss = recompute([](const at::Tensor& x) { return x.sin().exp(); }, a).sum();
   std::thread([&] { loss.backward(); }).join();
   EXPECT_TRUE(at::allclose(a.grad(), a.cos() * a.sin().exp(), 0, 1e-12));
 }
@@ -154,7 +154,7 @@ TEST(Checkpoint, ServesABackwardOnAnotherThread) {
 TEST(Checkpoint, LeavesOutsideOfItAsItWas) {
   const at::Tensor a = leaf({3});
   const at::Tensor before = a.sin().sum();
-  const at::Tensor y = checkpoint([](const at::Tensor& x) { return x.exp(); }, a);
+  const at::Tensor y = recompute([](const at::Tensor& x) { return x.exp(); }, a);
   const at::Tensor after = (y.exp() * y).sum();
   (before + after).backward();
   EXPECT_TRUE(at::allclose(a.grad(), a.cos() + a.exp() * (a.exp().exp() * (1 + a.exp())), 0, 1e-9));

@@ -1,6 +1,6 @@
 // The formula of docs/guides/recompute.md against bytes that were counted.
 #include <tessera/intercept/memory_count.h>
-#include <tessera/recompute/checkpoint_sequential.h>
+#include <tessera/recompute/recompute_sequential.h>
 
 #include "recompute/blocks.h"
 
@@ -34,7 +34,7 @@ TEST_P(MemoryFormula, HoldsForOperatorsThatSaveTheirInputs) {
   MemoryCount memory;
   at::Tensor x = input;
   for (std::int64_t i = 0; i < num_segments; ++i) {
-    x = checkpoint(
+    x = recompute(
         [length](at::Tensor y) {
           for (std::int64_t layer = 0; layer < length; ++layer) y = three_operators(y);
           return y;
@@ -82,7 +82,7 @@ TEST_P(MemoryFormula, HoldsForLayersOfATransformer) {
   const std::int64_t of_all = peak_of([&] { return forward(0, num_layers)(input); });
   const std::int64_t recomputed = peak_of([&] {
     at::Tensor x = input;
-    for (std::int64_t i = 0; i < num_segments; ++i) x = checkpoint(forward(i * length, length), x);
+    for (std::int64_t i = 0; i < num_segments; ++i) x = recompute(forward(i * length, length), x);
     return x;
   });
   const std::int64_t boundary = 4 * 64 * 32 * 4;
@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(Stacks, MemoryFormula,
 at::Tensor halves(std::int64_t num_layers, const at::Tensor& x) {
   if (num_layers == 1) return three_operators(x);
   const auto half = [num_layers](const at::Tensor& y) { return halves(num_layers / 2, y); };
-  return checkpoint(half, checkpoint(half, x));
+  return recompute(half, recompute(half, x));
 }
 
 TEST(Memory, GrowsWithTheLogarithmWhenCheckpointsNest) {
@@ -130,7 +130,7 @@ TEST(Memory, IsFreedLayerByLayerWhenTheGraphIsRetained) {
     MemoryCount memory;
     at::Tensor x = input;
     for (int i = 0; i < 10; ++i)
-      x = checkpoint([](const at::Tensor& y) { return three_operators(three_operators(y)); }, x);
+      x = recompute([](const at::Tensor& y) { return three_operators(three_operators(y)); }, x);
     const at::Tensor loss = x.sum();
     x.reset();
     loss.backward({}, retain);
@@ -145,14 +145,14 @@ TEST(Memory, IsFreedWhenBackwardFailsOrNeverComes) {
   const MemoryCount memory;
   {
     at::Tensor x = input;
-    const at::Tensor middle = checkpoint(three_operators, x);
+    const at::Tensor middle = recompute(three_operators, x);
     middle.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("a hook fails"); });
-    const at::Tensor loss = checkpoint([](const at::Tensor& y) { return three_operators(y); }, middle).sum();
+    const at::Tensor loss = recompute([](const at::Tensor& y) { return three_operators(y); }, middle).sum();
     EXPECT_THROW(loss.backward({}, /*retain_graph=*/true), std::runtime_error);
     EXPECT_LE(memory.live_bytes(), 2 * 8000 + 64) << "what was computed again is gone with the pass";
   }
   EXPECT_EQ(memory.live_bytes(), 0);
-  checkpoint(three_operators, input);
+  recompute(three_operators, input);
   EXPECT_EQ(memory.live_bytes(), 0);
 }
 

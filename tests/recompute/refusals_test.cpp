@@ -21,7 +21,7 @@ using testing::waves;
 template <typename First, typename Second>
 at::Tensor checkpoint_of_two(First first, Second second, const at::Tensor& input) {
   const auto calls = std::make_shared<int>(0);
-  return checkpoint([=](const at::Tensor& x) { return ++*calls == 1 ? first(x) : second(x); }, input);
+  return recompute([=](const at::Tensor& x) { return ++*calls == 1 ? first(x) : second(x); }, input);
 }
 
 TEST(CheckpointRefuses, OtherShapesInTheSecondRun) {
@@ -57,14 +57,14 @@ TEST(CheckpointRefuses, ToHideWhatTheSecondRunThrows) {
   EXPECT_EQ(message_of<CommError>([&] { ours.sum().backward(); }), "rank 3 is lost");
   const at::Tensor torch = checkpoint_of_two(first, [](const at::Tensor& x) { return x.view({7}).sin(); }, leaf({3}));
   expect_parts(message_of<c10::Error>([&] { torch.sum().backward(); }),
-               {"shape '[7]' is invalid", "while the function given to tessera::checkpoint() ran again in backward"});
+               {"shape '[7]' is invalid", "while the function given to tessera::recompute() ran again in backward"});
 }
 
 TEST(CheckpointRefuses, AFunctionThatChangesItsInput) {
   const at::Tensor x = leaf({3}) * 2;
   const auto change = [](at::Tensor y) { return y.add_(1).sin(); };
-  expect_parts(message_of<ConfigError>([&] { checkpoint(change, x); }),
-               {"input 0 of checkpoint() was changed in place by the function", "clone()"});
+  expect_parts(message_of<ConfigError>([&] { recompute(change, x); }),
+               {"input 0 of recompute() was changed in place by the function", "clone()"});
 }
 
 /// Keeps tensors as they are, without LibTorch's look at their versions.
@@ -80,9 +80,7 @@ struct Holding : intercept::SavedTensorKeeper {
 TEST(CheckpointRefuses, AnInputThatWasChangedBeforeBackward) {
   const at::Tensor x = waves({3});
   const at::Tensor weight = leaf({3});
-  const auto product = [&] {
-    return checkpoint([weight](const at::Tensor& z) { return (z * weight).sin(); }, x).sum();
-  };
+  const auto product = [&] { return recompute([weight](const at::Tensor& z) { return (z * weight).sin(); }, x).sum(); };
   const at::Tensor as_usual = product();
   Holding keeper;
   const at::Tensor held = [&] {
@@ -92,26 +90,26 @@ TEST(CheckpointRefuses, AnInputThatWasChangedBeforeBackward) {
   x.add_(1);
   expect_parts(message_of<c10::Error>([&] { as_usual.backward(); }), {"modified by an inplace operation"});
   expect_parts(message_of<ConfigError>([&] { held.backward(); }),
-               {"input 0 of checkpoint() was changed in place between forward and backward", "clone()"});
+               {"input 0 of recompute() was changed in place between forward and backward", "clone()"});
 }
 
 TEST(CheckpointRefuses, AnInputThatAnOuterCheckpointChanges) {
   const auto inner = [](const at::Tensor& x) { return x.sin(); };
   const auto outer = [inner](const at::Tensor& x) {
     at::Tensor z = x * 2;
-    const at::Tensor y = checkpoint(inner, z);
+    const at::Tensor y = recompute(inner, z);
     z.add_(1);
     return (y * z).sin();
   };
-  const at::Tensor y = checkpoint(outer, leaf({3}));
+  const at::Tensor y = recompute(outer, leaf({3}));
   expect_parts(message_of<ConfigError>([&] { y.sum().backward(); }),
                {"changes a tensor in place that its gradients need"});
 }
 
 TEST(CheckpointRefuses, WeightsThatWereChangedBeforeBackward) {
   torch::nn::Linear layer(3, 3);
-  const at::Tensor y = checkpoint([layer](const at::Tensor& x) mutable { return layer(x.exp()).sin(); },
-                                  waves({2, 3}).to(at::kFloat).requires_grad_(true));
+  const at::Tensor y = recompute([layer](const at::Tensor& x) mutable { return layer(x.exp()).sin(); },
+                                 waves({2, 3}).to(at::kFloat).requires_grad_(true));
   {
     const torch::NoGradGuard no_grad;
     layer->weight.mul_(0.9);
@@ -128,14 +126,14 @@ TEST(CheckpointRefuses, AChangeInPlaceOfWhatGradientsNeed) {
     return (z * y).exp();
   };
   EXPECT_THROW(spoil(leaf({3})).sum().backward(), c10::Error) << "without a checkpoint";
-  const at::Tensor y = checkpoint(spoil, leaf({3}));
+  const at::Tensor y = recompute(spoil, leaf({3}));
   expect_parts(message_of<ConfigError>([&] { y.sum().backward(); }),
                {"changes a tensor in place that its gradients need"});
 }
 
 TEST(CheckpointRefuses, RandomNumbersThatAnotherThreadMixedUp) {
   const auto calls = std::make_shared<int>(0);
-  const at::Tensor y = checkpoint(
+  const at::Tensor y = recompute(
       [calls](const at::Tensor& x) {
         const at::Tensor dropped = at::dropout(x.exp(), 0.5, true);
         if (++*calls == 1) std::thread([] { at::rand({1}); }).join();

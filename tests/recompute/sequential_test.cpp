@@ -1,5 +1,5 @@
 #include <tessera/core/error.h>
-#include <tessera/recompute/checkpoint_sequential.h>
+#include <tessera/recompute/recompute_sequential.h>
 
 #include <torch/nn/modules/container/sequential.h>
 
@@ -13,15 +13,15 @@ using testing::expect_same_gradients;
 using testing::waves;
 
 TEST(CheckpointSequential, CutsIntoEqualSegmentsTheLongerOnesFirst) {
-  EXPECT_EQ(recompute::segment_ends(8, 4), (std::vector<std::size_t>{2, 4, 6, 8}));
-  EXPECT_EQ(recompute::segment_ends(7, 3), (std::vector<std::size_t>{3, 5, 7}));
-  EXPECT_EQ(recompute::segment_ends(1, 1), (std::vector<std::size_t>{1}));
+  EXPECT_EQ(recomputation::segment_ends(8, 4), (std::vector<std::size_t>{2, 4, 6, 8}));
+  EXPECT_EQ(recomputation::segment_ends(7, 3), (std::vector<std::size_t>{3, 5, 7}));
+  EXPECT_EQ(recomputation::segment_ends(1, 1), (std::vector<std::size_t>{1}));
 }
 
 TEST(CheckpointSequential, RefusesMoreSegmentsThanModules) {
-  testing::expect_parts(testing::message_of<ConfigError>([] { recompute::segment_ends(3, 4); }),
-                        {"checkpoint_sequential: expected 1 to 3 segments", "found 4"});
-  EXPECT_THROW(recompute::segment_ends(3, 0), ConfigError);
+  testing::expect_parts(testing::message_of<ConfigError>([] { recomputation::segment_ends(3, 4); }),
+                        {"recompute_sequential: expected 1 to 3 segments", "found 4"});
+  EXPECT_THROW(recomputation::segment_ends(3, 0), ConfigError);
 }
 
 TEST(CheckpointSequential, GivesTheGradientsOfASequential) {
@@ -31,7 +31,7 @@ TEST(CheckpointSequential, GivesTheGradientsOfASequential) {
   for (const std::int64_t num_segments : {1, 2, 3, 5}) {
     expect_same_gradients(model->parameters(), [&](bool recomputed) {
       const at::Tensor input = waves({2, 3, 16});
-      return (recomputed ? checkpoint_sequential(model, num_segments, input) : model->forward(input)).square().mean();
+      return (recomputed ? recompute_sequential(model, num_segments, input) : model->forward(input)).square().mean();
     });
   }
 }
@@ -46,7 +46,7 @@ TEST(CheckpointSequential, TakesAnyListOfCalls) {
   }
   expect_same_gradients(weights, [&](bool recomputed) {
     at::Tensor x = waves({2, 4});
-    if (recomputed) return checkpoint_sequential(layers, 2, x).exp().sum();
+    if (recomputed) return recompute_sequential(layers, 2, x).exp().sum();
     for (auto& layer : layers) x = layer(x);
     return x.exp().sum();
   });
@@ -61,7 +61,7 @@ TEST(CheckpointSequential, KeepsTheLastSegment) {
       return x.exp().sin();
     });
   }
-  checkpoint_sequential(modules, 2, waves({3}).requires_grad_(true)).sum().backward();
+  recompute_sequential(modules, 2, waves({3}).requires_grad_(true)).sum().backward();
   EXPECT_EQ(*calls, (std::vector<int>{2, 2, 1, 1}));
 }
 

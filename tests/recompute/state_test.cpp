@@ -32,7 +32,7 @@ TEST(RandomNumbers, AreTheSameInTheSecondRun) {
 TEST(RandomNumbers, GoOnAfterBackwardWhereForwardLeftThem) {
   torch::manual_seed(3);
   const at::Tensor a = leaf({10});
-  const at::Tensor y = checkpoint([](const at::Tensor& x) { return at::dropout(x.exp(), 0.5, true); }, a);
+  const at::Tensor y = recompute([](const at::Tensor& x) { return at::dropout(x.exp(), 0.5, true); }, a);
   const at::Tensor between = at::rand({3});
   y.sum().backward();
   const at::Tensor after = at::rand({3});
@@ -45,7 +45,7 @@ TEST(RandomNumbers, GoOnAfterBackwardWhereForwardLeftThem) {
 
 TEST(RandomNumbers, OfOtherThreadsDoNotConcernAFunctionThatDrawsNone) {
   const at::Tensor a = leaf({10});
-  const at::Tensor y = checkpoint(
+  const at::Tensor y = recompute(
       [](const at::Tensor& x) {
         std::thread([] { at::rand({1}); }).join();  // as one that prepares data
         return x.exp().sin();
@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(Backward, AutocastIsKept, ::testing::Bool(),
 TEST(AutocastStaysOff, WhenBackwardRunsInsideOfARegion) {
   const at::Tensor a = waves({4, 4}).to(at::kFloat).requires_grad_(true);
   std::vector<at::ScalarType> types;
-  const at::Tensor y = checkpoint(
+  const at::Tensor y = recompute(
       [&](const at::Tensor& x) {
         const at::Tensor product = at::matmul(x, x);
         types.push_back(product.scalar_type());

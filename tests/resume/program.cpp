@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "support/require.h"
+#include "support/require_tensors.h"
 
 namespace tessera::testing {
 namespace {
@@ -117,7 +117,7 @@ Weights run_program(const World& world, const ProgramOptions& options) {
 
 void require_same_bits(const Weights& found, const Weights& expected, const std::string& what) {
   require(found.size() == expected.size() && !expected.empty(), what + ": as many parameters");
-  for (const auto& [name, value] : expected) require(at::equal(found.at(name), value), what + ": " + name);
+  for (const auto& [name, value] : expected) require_equal(found.at(name), value, what + ": " + name);
 }
 
 double tolerance_of(const std::string& variant) { return is_in_float(variant) ? 1e-5 : 1e-10; }

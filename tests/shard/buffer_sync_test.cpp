@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-using testing::require;
+using testing::require_equal;
 
 TEST(BufferSync, GivesAllRanksThoseOfOne) {
   run_threads(3, [](const World& world) {
@@ -18,9 +18,9 @@ TEST(BufferSync, GivesAllRanksThoseOfOne) {
     for (const int root : {0, 2}) {
       buffers[0].fill_(world.rank());
       sync.take(world.comm(), buffers, root);
-      require(buffers[0][3].item<float>() == static_cast<float>(root), "rank " + std::to_string(root));
+      require_equal(buffers[0][3].item<float>(), static_cast<float>(root), "rank " + std::to_string(root));
     }
-    require(buffers[1][0].item<std::int64_t>() == 0, "as rank 2 has taken it");
+    require_equal(buffers[1][0].item<std::int64_t>(), 0, "as rank 2 has taken it");
   });
 }
 
@@ -30,7 +30,7 @@ TEST(BufferSync, DoesNotWriteToWhatIsTheSame) {
     const at::Tensor buffer = at::ones({4});
     const auto version = buffer._version();
     sync.take(world.comm(), {buffer}, 0);
-    require(buffer._version() == version, "untouched");
+    require_equal(buffer._version(), version, "untouched");
   });
 }
 
@@ -45,11 +45,13 @@ TEST(BufferSync, TellsGraphsOnlyOfWhatTheProgramWroteItself) {
     sync.take(world.comm(), {buffer}, 0);
     write_behind_autograd(buffer, static_cast<float>(world.rank()) + 5);
     sync.take(world.comm(), {buffer}, 0);
-    require(buffer[0].item<float>() == 5 && buffer._version() == version, "taken, and graphs do not mind");
+    require_equal(buffer[0].item<float>(), 5, "taken");
+    require_equal(buffer._version(), version, "and graphs do not mind");
     buffer.fill_(world.rank());
     sync.take(world.comm(), {buffer}, 0);
-    require(buffer[0].item<float>() == 0, "taken");
-    require(buffer._version() == version + 1U + static_cast<unsigned>(world.rank()), "and graphs of rank 1 hear of it");
+    require_equal(buffer[0].item<float>(), 0, "taken");
+    require_equal(buffer._version(), version + 1U + static_cast<unsigned>(world.rank()),
+                  "and graphs of rank 1 hear of it");
   });
 }
 

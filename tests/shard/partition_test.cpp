@@ -58,12 +58,12 @@ TEST(FlatLayout, TellsWhoHoldsWhat) {
   const auto shards = shards_of(layout, Partition(11, 3));
   ASSERT_EQ(shards.size(), 4U);
   EXPECT_EQ(shards[0].name, "a");
-  EXPECT_EQ(shards[0].slice, Slice::stretch({2, 3}, {0, 4}));
-  EXPECT_EQ(shards[1].slice, Slice::stretch({2, 3}, {4, 2}));
+  EXPECT_EQ(shards[0].slice, Slice::extent({2, 3}, {0, 4}));
+  EXPECT_EQ(shards[1].slice, Slice::extent({2, 3}, {4, 2}));
   EXPECT_EQ(shards[2].name, "b");
   EXPECT_EQ(shards[2].rank, 1);
-  EXPECT_EQ(shards[2].slice, Slice::stretch({5}, {0, 2}));
-  EXPECT_EQ(shards[3].slice, Slice::stretch({5}, {2, 3}));
+  EXPECT_EQ(shards[2].slice, Slice::extent({5}, {0, 2}));
+  EXPECT_EQ(shards[3].slice, Slice::extent({5}, {2, 3}));
 }
 
 }  // namespace

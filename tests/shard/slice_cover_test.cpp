@@ -64,12 +64,12 @@ TEST(SliceCover, AcceptsViewsOfDifferentShapes) {
             "");
 }
 
-// One of them is a stretch, and says so in another shape.
+// One of them is an extent, and says so in another shape.
 TEST(SliceCover, SeesStretchesAsTheOthersAreSeen) {
   constexpr std::int64_t kColumns = 2'000'000;
   const Slice whole = Slice::whole({4, kColumns, 2});
   const Slice rest = whole.narrow(0, {1, 3});
-  EXPECT_EQ(fault_of(16'000'000, std::vector{Slice::stretch({8, kColumns}, {0, 2 * kColumns}), rest.narrow(2, {0, 1}),
+  EXPECT_EQ(fault_of(16'000'000, std::vector{Slice::extent({8, kColumns}, {0, 2 * kColumns}), rest.narrow(2, {0, 1}),
                                              rest.narrow(2, {1, 1})}),
             "");
 }
@@ -171,7 +171,7 @@ TEST(SliceCover, AgreesWithCounting) {
   EXPECT_GT(num_faults, 100);
 }
 
-// What tensor parallelism cut as boxes, of one or more blocks, and sharding cut on as stretches.
+// What tensor parallelism cut as boxes, of one or more blocks, and sharding cut on as extents.
 TEST(SliceCover, AcceptsStretchesOfBoxes) {
   const std::vector<std::int64_t> shape{48, 60, 6};
   for (const std::size_t dim : {0U, 1U, 2U}) {

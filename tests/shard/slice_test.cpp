@@ -56,10 +56,10 @@ TEST(Slice, KnowsItsElements) {
   const Slice box = Slice::box({4, 6}, {1, 2}, {2, 3});
   EXPECT_EQ(box, Slice::whole({4, 6}).narrow(0, {1, 2}).narrow(1, {2, 3}));
   EXPECT_EQ(box.selected_shape(), (Shape{2, 3}));
-  EXPECT_EQ(box.as_stretch(), std::nullopt);
-  EXPECT_EQ(Slice::whole({4, 6}).narrow(0, {1, 2}).as_stretch(), (Range{6, 12}));
-  EXPECT_EQ(box.part({1, 2}).as_stretch(), (Range{9, 2}));
-  EXPECT_EQ(Slice::stretch({4, 6}, {5, 7}).as_stretch(), (Range{5, 7}));
+  EXPECT_EQ(box.as_extent(), std::nullopt);
+  EXPECT_EQ(Slice::whole({4, 6}).narrow(0, {1, 2}).as_extent(), (Range{6, 12}));
+  EXPECT_EQ(box.part({1, 2}).as_extent(), (Range{9, 2}));
+  EXPECT_EQ(Slice::extent({4, 6}, {5, 7}).as_extent(), (Range{5, 7}));
 }
 
 // The heart of it: taking of what was taken is the same as taking at once.
@@ -82,16 +82,16 @@ TEST(Slice, OfASliceIsASlice) {
     for (std::int64_t i = dice.below(3); i > 0; --i) {
       const Range part = dice.range(flat.numel());
       flat = flat.narrow(0, part.start, part.size);
-      slice = dice.below(2) == 0 ? slice.part(part) : slice.then(Slice::stretch({slice.num_elements()}, part));
+      slice = dice.below(2) == 0 ? slice.part(part) : slice.then(Slice::extent({slice.num_elements()}, part));
     }
     ASSERT_TRUE(at::equal(places_of(slice), flat)) << slice.text();
     ASSERT_TRUE(at::equal(places_of(slice.canonical()), flat)) << slice.text() << ", " << slice.canonical().text();
     ASSERT_EQ(slice.canonical().canonical(), slice.canonical());
-    const auto stretch = slice.as_stretch();
-    const bool is_stretch = flat.numel() == 0 || (flat[-1] - flat[0]).item<std::int64_t>() == flat.numel() - 1;
-    ASSERT_EQ(stretch.has_value(), is_stretch);
-    if (stretch && stretch->size > 0) {
-      ASSERT_EQ(stretch->start, flat[0].item<std::int64_t>());
+    const auto extent = slice.as_extent();
+    const bool is_extent = flat.numel() == 0 || (flat[-1] - flat[0]).item<std::int64_t>() == flat.numel() - 1;
+    ASSERT_EQ(extent.has_value(), is_extent);
+    if (extent && extent->size > 0) {
+      ASSERT_EQ(extent->start, flat[0].item<std::int64_t>());
     }
     const auto boxes = slice.boxes(10'000);
     ASSERT_TRUE(boxes.has_value());

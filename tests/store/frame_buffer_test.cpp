@@ -1,4 +1,4 @@
-#include "store/frame_buffer.h"
+#include "store/frame_stream.h"
 
 #include <gtest/gtest.h>
 

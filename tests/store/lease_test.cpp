@@ -79,7 +79,7 @@ TEST(Lease, FiresAtOnceWhenItsProcessIsKilled) {
     const auto killed = Clock::now();
     kill(processes[0], SIGKILL);
     EXPECT_EQ(watcher.get("rank 0", kLong), "died");
-    // Far less than the time after which silence alone would have told.
+    // Far less than the time after which silence alone would have shown it.
     EXPECT_LT(Clock::now() - killed, std::chrono::milliseconds(2500));
   };
   EXPECT_EQ(launch::run(job)[0].exit_code, 128 + SIGKILL);

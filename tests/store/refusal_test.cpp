@@ -46,7 +46,7 @@ void say(const RawConnection& connection, FrameStream& stream, std::string frame
   }
 }
 
-TEST(Refusal, AWrongSecretIsToldAtOnceAndChangesNothing) {
+TEST(Refusal, AWrongSecretIsReportedAtOnceAndChangesNothing) {
   const LocalStore local;
   StoreClient client = local.client();
   client.set("key", "value");

@@ -1,4 +1,4 @@
-#include "store/stranger_budget.h"
+#include "store/server_loop.h"
 
 #include <gtest/gtest.h>
 

@@ -145,7 +145,7 @@ TEST(Connecting, WaitsForAServerThatComesLate) {
   EXPECT_EQ(connecting.get(), 1);
 }
 
-TEST(Connecting, ACrowdLargerThanTheServersPatienceGetsInAllTheSame) {
+TEST(Connecting, ACrowdLargerThanTheServersLimitGetsInAllTheSame) {
   constexpr std::size_t kNumClients = 200;
   ServerOptions options;
   options.max_unauthenticated = 4;

@@ -6,7 +6,7 @@
 
 namespace tessera::testing {
 
-/// The elements of a slice in its order, as places in its tensor laid out row by row; with none of the library's own
+/// The elements of a slice in its order, as places in its tensor in row-major order; with none of the library's own
 /// arithmetic but what a slice says of itself.
 inline at::Tensor places_of(const Slice& slice) {
   at::Tensor places = at::arange(slice.num_tensor_elements(), at::kLong).view(slice.shape());

@@ -14,7 +14,7 @@ class SumHook : public GradientHook {
   std::string name() const override { return "sum"; }
   bool takes_divided(const Communicator& /*comm*/) const override { return true; }
   Finish start(const GradientBucket& bucket, const Communicator& comm) override {
-    require(bucket.divisor == 1, "the gradients come divided");
+    require_equal(bucket.divisor, 1, "the gradients come divided");
     return [work = comm.all_reduce_async(bucket.flat), flat = bucket.flat]() mutable {
       work.wait();
       return flat;

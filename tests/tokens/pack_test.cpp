@@ -65,7 +65,7 @@ TEST_F(Pack, MakesADocumentOfEachLineAndCountsTheEmptyOnes) {
   EXPECT_EQ(TokenFile::open(folder_.file("out")).type(), TokenType::kUint8);
 }
 
-TEST_F(Pack, EndsDocumentsWhenToldTo) {
+TEST_F(Pack, EndsDocumentsWhenAskedTo) {
   run(PackOptions().documents("block").end_of_document(true));
   const TokenFile file = TokenFile::open(folder_.file("out"));
   Tokens tokens(static_cast<std::size_t>(file.num_tokens()));
@@ -79,7 +79,7 @@ TEST_F(Pack, WritesLlmcsFormat) {
   EXPECT_EQ(summary.written, std::vector<std::filesystem::path>{folder_.file("out")});
 }
 
-TEST_F(Pack, ReplacesFilesOnlyWhenToldTo) {
+TEST_F(Pack, ReplacesFilesOnlyWhenAskedTo) {
   run(PackOptions());
   expect_parts(message_of<ConfigError>([&] { run(PackOptions()); }), {"out.bin", "exists", "overwrite"});
   EXPECT_NO_THROW(run(PackOptions().overwrite(true)));

@@ -102,7 +102,7 @@ TEST(Loader, ThrowsWhatTheFunctionThrewInItsPlace) {
   }
 }
 
-TEST(Loader, UsesAsManyThreadsAsItWasTold) {
+TEST(Loader, UsesAsManyThreadsAsAskedFor) {
   std::mutex mutex;
   std::condition_variable all_there;
   std::set<std::thread::id> threads;

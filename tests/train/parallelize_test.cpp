@@ -84,7 +84,7 @@ TEST(Parallelize, TrainsInEveryWayAsOneProcess) {
           const auto net = std::make_shared<SharedNet>();
           const ParallelModel model = parallelize(net, make_mesh(world, options), options);
           expect_as_alone(train(*net, model, world.rank(), world.size()), way.name);
-          require(net->num_runs == kSteps * kMicroBatches * (recompute ? 2 : 1), "how often layers ran");
+          require_equal(net->num_runs, kSteps * kMicroBatches * (recompute ? 2 : 1), "how often layers ran");
         });
       }
     }
@@ -231,7 +231,7 @@ TEST(Parallelize, RefusesWhatNobodyWouldShare) {
     const auto plain = std::make_shared<torch::nn::LinearImpl>(3, 2);
     expect_parts(message_of<ConfigError>(
                      [&] { parallelize(plain, DeviceMesh::linear(world), ParallelizeOptions().recompute(true)); }),
-                 {"no module of", "is Recomputable", "tessera::checkpoint()"});
+                 {"no module of", "is Recomputable", "tessera::recompute()"});
     expect_parts(
         message_of<ConfigError>([&] { parallelize(std::shared_ptr<torch::nn::Module>(), DeviceMesh::linear(world)); }),
         {"there is no model to parallelize"});

@@ -1,5 +1,5 @@
 #include <tessera/core/error.h>
-#include <tessera/train/permutation.h>
+#include <tessera/train/sampler.h>
 
 #include <gtest/gtest.h>
 

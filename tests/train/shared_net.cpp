@@ -1,6 +1,6 @@
 #include "train/shared_net.h"
 
-#include <tessera/recompute/checkpoint.h>
+#include <tessera/recompute/recompute.h>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -31,7 +31,7 @@ at::Tensor SharedNet::forward(const at::Tensor& x, bool uses_side) {
     ++num_runs;
     return at::tanh(norm(first(input))) * frozen;
   };
-  at::Tensor hidden = recomputes ? checkpoint(layers, x) : layers(x);
+  at::Tensor hidden = recomputes ? recompute(layers, x) : layers(x);
   if (throws) throw std::runtime_error("planned");
   if (throws_in_backward) {
     hidden.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("planned"); });

@@ -1,6 +1,6 @@
 // tessera checkpoint import: a step with nothing but weights, from safetensors files of any origin.
 #include <tessera/checkpoint/interchange.h>
-#include <tessera/checkpoint/step_folders.h>
+#include <tessera/checkpoint/saved_step.h>
 #include <tessera/observe/transfer_line.h>
 
 #include <CLI/CLI.hpp>

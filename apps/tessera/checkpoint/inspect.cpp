@@ -1,4 +1,4 @@
-// tessera inspect checkpoint: what a step holds, who wrote it and whether it is whole; of a folder, all steps.
+// tessera inspect checkpoint: what a step holds, which ranks wrote it, whether it is intact; for a folder, all steps.
 #include <tessera/checkpoint/saved_step.h>
 #include <tessera/core/error.h>
 
@@ -27,7 +27,7 @@ std::string value_text(const ManifestValue& value) {
   std::array<char, 32> digits{};
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), std::get<double>(value)).ptr;
   const std::string text(digits.data(), end);
-  // A fraction, though it is a whole number.
+  // Shows that the value is a floating-point number even if it has no fraction.
   return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
 }
 

@@ -11,14 +11,14 @@ class App;
 
 namespace tessera::app {
 
-/// What export and import take alike.
+/// The arguments that export and import share.
 struct InterchangeArguments {
   std::string source;
   std::string target;
   std::vector<std::string> renames;
   InterchangeOptions options;
 
-  /// Throws ConfigError for a rename that is none.
+  /// Throws ConfigError for a rename that is not OLD=NEW.
   InterchangeOptions parsed() const;
 };
 

@@ -13,7 +13,7 @@ std::string size_text(std::uint64_t num_bytes);
 /// "1 file", "2 files"
 std::string counted(std::size_t count, std::string_view noun);
 
-/// A text from a file, without what a terminal would obey.
+/// A text from a file, with control characters escaped, which a terminal would act on.
 std::string printable(std::string_view text);
 
 /// Filled with spaces up to `width` columns; UTF-8 counts by its characters.

@@ -25,7 +25,7 @@ bool is_box(const Slice& slice) {
          std::ranges::all_of(slice.indices(), [](const auto& of_dim) { return of_dim.size() == 1; });
 }
 
-/// How boxes of one shape lie, if they are a grid: how many there are in each dimension. Empty when they are none.
+/// If boxes of one shape form a grid, how many there are in each dimension; else empty.
 std::vector<std::size_t> grid_of(const std::vector<const ManifestSlice*>& slices) {
   std::vector<std::size_t> parts;
   std::size_t product = 1;
@@ -41,8 +41,8 @@ std::vector<std::size_t> grid_of(const std::vector<const ManifestSlice*>& slices
 
 std::string cut_text(const ManifestTensor& tensor, const std::vector<const ManifestSlice*>& slices, bool one_each) {
   const auto all = [&](auto condition) { return std::all_of(slices.begin(), slices.end(), condition); };
-  if (all([](const ManifestSlice* slice) { return slice->slice.as_stretch().has_value(); })) {
-    return one_each ? "a stretch each" : std::to_string(slices.size()) + " stretches";
+  if (all([](const ManifestSlice* slice) { return slice->slice.as_extent().has_value(); })) {
+    return one_each ? "an extent each" : std::to_string(slices.size()) + " extents";
   }
   const auto parts =
       all([&](const ManifestSlice* slice) { return slice->slice.shape() == tensor.shape && is_box(slice->slice); })

@@ -11,7 +11,7 @@ namespace tessera::app {
 /// "[2, 3]"
 std::string list_text(const std::vector<std::int64_t>& numbers);
 
-/// Which ranks hold a tensor, and how it is cut: "ranks 0-3, a stretch each", "ranks 0-1, split in dim 1".
+/// Which ranks hold a tensor, and how it is cut: "ranks 0-3, an extent each", "ranks 0-1, split in dim 1".
 std::string layout_text(const ManifestTensor& tensor);
 
 /// One slice: "rank 1: [3333] at [3333] of [9600]".

@@ -1,7 +1,7 @@
 #include "tessera/checkpoint/step_choice.h"
 
 #include <tessera/checkpoint/manifest.h>
-#include <tessera/checkpoint/step_folders.h>
+#include <tessera/checkpoint/saved_step.h>
 #include <tessera/core/error.h>
 
 namespace tessera::app {

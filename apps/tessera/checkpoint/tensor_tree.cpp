@@ -15,7 +15,7 @@ bool is_number(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// Numbers by their value, and before words.
+/// Orders numbers by their value, before words.
 struct ByNumber {
   bool operator()(const std::string& a, const std::string& b) const {
     if (is_number(a) != is_number(b)) return is_number(a);
@@ -27,7 +27,7 @@ struct ByNumber {
 struct Node {
   std::map<std::string, std::unique_ptr<Node>, ByNumber> children;
   const ManifestTensor* tensor = nullptr;
-  char separator = '.';  // in front of it
+  char separator = '.';  // between the parent's name and this one's
 
   std::uint64_t num_bytes() const {
     std::uint64_t sum = tensor == nullptr ? 0 : bytes_of(*tensor);
@@ -37,7 +37,7 @@ struct Node {
 };
 
 void insert(Node& root, const ManifestTensor& tensor) {
-  constexpr int kMostParts = 32;  // what is deeper is one label: a tree is walked by functions that call themselves
+  constexpr int kMostParts = 32;  // deeper parts become one label, because recursive functions walk the tree
   Node* node = &root;
   char separator = '.';
   int num_parts = 0;
@@ -58,7 +58,7 @@ class Lister {
  public:
   explicit Lister(const TreeOptions& options) : options_(options) {}
 
-  /// What is in a node.
+  /// The rows for the contents of a node.
   std::vector<TreeRow> rows_in(const Node& node, std::size_t depth) const {
     std::vector<std::pair<std::string, std::vector<TreeRow>>> children;
     for (const auto& [name, child] : node.children) children.emplace_back(name, rows_of(name, *child, depth));
@@ -87,7 +87,7 @@ class Lister {
            std::stol(other) == std::stol(number) + 1;
   }
 
-  /// Whether two lists differ in the first part of the first label only.
+  /// Whether two lists differ only in the number at the start of the first label.
   static bool alike(const std::vector<TreeRow>& one, std::vector<TreeRow> other) {
     const auto rest = [](const std::string& label) {
       const std::size_t end = label.find_first_not_of("0123456789");
@@ -98,7 +98,7 @@ class Lister {
     return one == other;
   }
 
-  /// A node and what is in it; a module with one child is part of the child's label.
+  /// The rows for a node and its contents; a module with one child becomes part of the child's label.
   std::vector<TreeRow> rows_of(const std::string& name, const Node& node, std::size_t depth) const {
     const Node* last = &node;
     std::string label = printable(name);

@@ -15,18 +15,18 @@ struct TreeRow {
   std::string label;
   std::string type;  // "F32 [4, 6]"; empty for a module
   std::uint64_t num_bytes = 0;
-  std::size_t num_alike = 1;  // so many times; num_bytes is of one
+  std::size_t num_alike = 1;  // how many equal layers the row stands for; num_bytes is of one
   std::string layout;
 
   bool operator==(const TreeRow&) const = default;
 };
 
 struct TreeOptions {
-  bool every_layer = false;  // else layers that differ in their number only are one line
-  bool slices = false;       // a line for each
+  bool every_layer = false;  // otherwise layers that differ only in their number share one line
+  bool slices = false;       // adds a line for each slice
 };
 
-/// The tensors of a group, by module path: modules, then what is in them. Names are cut at dots and slashes.
+/// The tensors of a group, by module path: each module, then its contents. Names are cut at dots and slashes.
 std::vector<TreeRow> tensor_tree(const std::vector<const ManifestTensor*>& tensors, const TreeOptions& options);
 
 std::uint64_t bytes_of(const ManifestTensor& tensor);

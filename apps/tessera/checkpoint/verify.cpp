@@ -16,7 +16,7 @@
 namespace tessera::app {
 namespace {
 
-/// Whether a step is intact; prints what was found.
+/// Returns whether a step is intact, and prints what was found.
 bool verify_step(const std::filesystem::path& folder) {
   const std::string title = step_title(folder);
   std::vector<std::string> faults;

@@ -10,7 +10,7 @@
 
 namespace tessera::app {
 
-/// What `--tokenizer NAME --model FILE` ask for. Throws ConfigError when they do not go together.
+/// The tokenizer that `--tokenizer NAME --model FILE` select. Throws ConfigError when they do not go together.
 inline std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name, const std::string& model) {
   if (name == "sentencepiece") {
     if (model.empty()) throw ConfigError("the tokenizer sentencepiece needs the file of a model: --model FILE");

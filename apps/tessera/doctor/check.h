@@ -8,7 +8,7 @@ namespace tessera::doctor {
 
 enum class Health : std::uint8_t { kOk, kWarn, kFail };
 
-/// One thing that was looked at.
+/// The result of one check.
 struct Check {
   std::string name;
   Health health = Health::kOk;

@@ -7,7 +7,7 @@
 
 namespace tessera::doctor {
 
-// One function a file. `root` is where /proc, /sys and /dev are found: tests make their own.
+// One function for each file. `root` is the folder that holds /proc, /sys and /dev; tests make their own.
 
 Checks check_compute(const std::filesystem::path& root);
 Checks check_control_groups(const std::filesystem::path& root);

@@ -30,7 +30,7 @@ Check numa_nodes(const std::filesystem::path& root) {
           std::to_string(num_nodes) + (num_nodes > 1 ? "; tessera run keeps each rank on one" : ""), ""};
 }
 
-/// In bytes; 0 when it is not told.
+/// In bytes; 0 when /proc/meminfo does not have it.
 std::uint64_t memory_field(const std::filesystem::path& root, const std::string& name) {
   std::ifstream file(root / "proc/meminfo");
   for (std::string line; std::getline(file, line);) {

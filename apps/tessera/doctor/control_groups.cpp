@@ -1,4 +1,5 @@
-// What a container or a batch system grants of the machine. Versions 1 and 2 of control groups differ in every file.
+// The part of the machine that a container or a batch system grants. Versions 1 and 2 of control groups differ in every
+// file.
 #include <tessera/launch/machine.h>
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 namespace tessera::doctor {
 namespace {
 
-/// None for "max", -1 and files that are not there.
+/// Nothing for "max", -1 and files that do not exist.
 std::optional<double> number_in(const std::string& text) {
   double value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);

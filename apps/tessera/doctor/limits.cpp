@@ -1,4 +1,4 @@
-// What a process may have.
+// The resource limits of a process.
 #include <sys/resource.h>
 
 #include "tessera/doctor/checks.h"

@@ -6,10 +6,10 @@
 
 namespace tessera::doctor {
 
-/// Whether nothing fails.
+/// Whether no check failed.
 bool is_ready(const Checks& checks);
 
-/// A line each, and one that sums up.
+/// A line for each check, and a summary.
 std::string to_text(const Checks& checks);
 std::string to_json(const Checks& checks);
 

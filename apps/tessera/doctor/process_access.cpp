@@ -1,4 +1,5 @@
-// Whether processes of one user reach each other's open files: ranks open their launcher's and each other's memory so.
+// Whether processes of one user can open each other's files through /proc. This is how ranks open the memory of their
+// launcher and of each other.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -13,7 +14,7 @@
 namespace tessera::doctor {
 namespace {
 
-/// The errno of a child that opens a file of this process, as ranks do with their launcher's; 0 when it can.
+/// The errno of a child that opens a file of this process, as ranks open their launcher's; 0 when it can.
 int fault_of_child() {
   const int file = memfd_create("tessera_doctor", MFD_CLOEXEC);
   if (file < 0) return errno;

@@ -12,7 +12,7 @@
 namespace tessera::doctor {
 namespace {
 
-/// Empty when an anonymous file as sparse and as large as Tessera's can be written to.
+/// Why an anonymous file as sparse and as large as Tessera's cannot be written to; empty when it can.
 std::string anonymous_file_fault() {
   constexpr std::size_t kBytes = std::size_t{1} << 36;
   const int file = memfd_create("tessera_doctor", MFD_CLOEXEC);

@@ -1,4 +1,4 @@
-// LibTorch and MPI, as tessera-torch finds them: this program is linked with neither.
+// LibTorch and MPI, as tessera-torch reports them: this program is linked with neither.
 #include <tessera/core/error.h>
 #include <tessera/launch/local_job.h>
 
@@ -24,7 +24,7 @@ std::string find_on_path(const std::string& program) {
   return "";
 }
 
-/// The line that is JSON: libraries may have written others.
+/// The line of the output that is JSON; libraries may have written other lines.
 std::optional<nlohmann::json> facts_in(const std::string& output) {
   std::istringstream lines(output);
   for (std::string line; std::getline(lines, line);) {

@@ -22,7 +22,7 @@ struct CheckpointOptions {
   TORCH_ARG(std::int64_t, max_file_bytes) = std::int64_t{5} << 30;
   /// How long rank 0 waits until all ranks have written their part, and ranks for each other when they have written or
   /// loaded theirs. Raise it for slow disks.
-  TORCH_ARG(std::chrono::milliseconds, patience) = std::chrono::minutes(30);
+  TORCH_ARG(std::chrono::milliseconds, peer_timeout) = std::chrono::minutes(30);
   /// "auto": on a terminal rank 0 shows how far a save or a load is. "off": it does not.
   TORCH_ARG(std::string, progress) = "auto";
 

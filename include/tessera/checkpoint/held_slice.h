@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tessera/checkpoint/manifest.h>
+#include <tessera/checkpoint/saved_step.h>
 #include <tessera/shard/tensor_slice.h>
 
 #include <map>
@@ -10,7 +11,7 @@
 
 namespace tessera {
 
-/// A part of a checkpoint that one rank has. Its values are contiguous when they are saved.
+/// A part of a checkpoint that one rank has. To be saved, its values must be contiguous.
 struct HeldSlice : TensorSlice {
   std::string group;  ///< "model", "optimizer" or "training": each becomes files of its own
 };
@@ -20,11 +21,18 @@ inline HeldSlice whole_slice(std::string group, std::string name, const at::Tens
   return {{std::move(name), Slice::whole(tensor.sizes().vec()), tensor}, std::move(group)};
 }
 
-/// All that one rank has to keep. Slices that several ranks hold are written once, by one of them.
+/// All that one rank holds for a checkpoint. Slices that several ranks hold are written once, divided among these
+/// ranks.
 struct RankState {
   std::vector<HeldSlice> slices;
-  /// Numbers and texts beside the tensors. A name that several ranks give must have one value.
+  /// Numbers and texts beside the tensors. A name that several ranks give must have the same value on each.
   std::map<std::string, ManifestValue> values;
 };
+
+/// Fills the values of `slices`, in place, from a step that was saved on any number of ranks. Reads only the blocks
+/// that hold them. No communication.
+/// Throws ConfigError for a tensor that the step does not have, or has in another type or shape; StorageError for
+/// damage. Then the values are undefined.
+void read_slices(const SavedStep& step, const std::vector<HeldSlice>& slices);
 
 }  // namespace tessera

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <tessera/checkpoint/stored_dtype.h>
+#include <tessera/checkpoint/safetensors_layout.h>
 #include <tessera/shard/slice.h>
 
 #include <cstddef>
@@ -27,8 +27,8 @@ struct ManifestFile {
 /// What one rank wrote of a tensor.
 struct ManifestSlice {
   int rank = 0;
-  Slice slice;                           ///< of the tensor, which it may see with another shape of as many elements
-  std::vector<std::uint64_t> checksums;  ///< of the blocks of its bytes, in the slice's own order, row by row
+  Slice slice;                           ///< of the tensor; may have another shape with as many elements
+  std::vector<std::uint64_t> checksums;  ///< of the blocks of its bytes, in the slice's own row-major order
 
   bool operator==(const ManifestSlice&) const = default;
 };

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <tessera/checkpoint/safetensors_bytes.h>
 #include <tessera/checkpoint/safetensors_layout.h>
 #include <tessera/shard/slice.h>
 
@@ -16,7 +15,7 @@
 
 namespace tessera {
 
-/// Throws ConfigError for a type that safetensors has not.
+/// Throws ConfigError for a type that safetensors does not have.
 StoredDtype to_stored_dtype(at::ScalarType type);
 at::ScalarType to_scalar_type(StoredDtype dtype);
 
@@ -25,9 +24,10 @@ class SafetensorsFile : public SafetensorsBytes {
  public:
   using SafetensorsBytes::SafetensorsBytes;
 
-  /// A tensor of its own memory, on the CPU. Throws ConfigError when there is none of that name.
+  /// A tensor with memory of its own, on the CPU. Throws ConfigError when there is none of that name.
   at::Tensor read(const std::string& name) const;
-  /// A part of it, in the shape that its indices give; in a row if it is a range of those elements. Throws ConfigError
+  /// A part of a tensor, in the shape that the slice selects; flat if the slice takes only a range of the selected
+  /// elements. Throws ConfigError
   /// when the slice is of another shape.
   at::Tensor read_slice(const std::string& name, const Slice& slice) const;
 };
@@ -42,14 +42,14 @@ class SafetensorsFile : public SafetensorsBytes {
 /// Thread-safety: none.
 class SafetensorsWriter {
  public:
-  /// Throws StorageError when the file cannot be made. `layout` must be one of plan().
+  /// Throws StorageError when the file cannot be made. `layout` must come from plan().
   SafetensorsWriter(const std::filesystem::path& path, SafetensorsLayout layout);
   ~SafetensorsWriter();
   SafetensorsWriter(SafetensorsWriter&&) noexcept;
 
   const SafetensorsLayout& layout() const;
 
-  /// Throws ConfigError when name, type or shape is another than the layout says, or a byte was written before.
+  /// Throws ConfigError when name, type or shape differs from the layout, or a byte was written before.
   void write(const std::string& name, const at::Tensor& tensor);
   void write_slice(const std::string& name, const Slice& slice, const at::Tensor& part);
   /// Bytes of a tensor from its byte `offset` on.

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <tessera/comm/reduce_op.h>
 #include <tessera/comm/strategy.h>
-#include <tessera/comm/work.h>
 #include <tessera/flight/call_record.h>
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +12,41 @@
 #include <memory>
 #include <source_location>
 #include <string>
+#include <string_view>
 #include <vector>
+
+namespace tessera {
+
+/// A collective or transfer under way. Cheap to copy; copies refer to the same operation.
+/// The tensors of the operation are kept alive until it is done; do not write them before `wait()` returns.
+class Work {
+ public:
+  struct State;
+
+  Work() = default;
+  explicit Work(std::shared_ptr<State> state);
+
+  /// Blocks: until the operation is done, then completes it (copies a result back into a strided tensor, say).
+  /// Throws CommError naming the operation, the group, the rank and the line that started it.
+  void wait();
+
+  /// As `wait()`, and returns the tensor that the operation made. Throws ConfigError when it makes none.
+  at::Tensor result();
+
+  /// Whether `wait()` would return without blocking. Never blocks.
+  bool is_completed() const;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// How the contributions of the ranks are combined. `kAvg` is refused for integer tensors: the result would depend on
+/// the rounding, and silently so.
+enum class ReduceOp { kSum, kAvg, kMin, kMax, kProduct };
+
+std::string_view to_string(ReduceOp op);
+
+}  // namespace tessera
 
 namespace c10 {
 struct Allocator;
@@ -87,8 +119,8 @@ class Communicator {
   Work all_gather_async(const at::Tensor& piece, std::int64_t dim = 0, Where where = Where::current()) const;
   Work all_gather_async(const at::Tensor& piece, std::int64_t dim, const Sizes& sizes,
                         Where where = Where::current()) const;
-  /// Into memory that is there: `whole` and `piece` contiguous, joined along dim 0. `piece` may be its own slice of
-  /// `whole`. `counts` are elements, not rows.
+  /// Into existing memory: `whole` and `piece` contiguous, joined along dim 0. `piece` may be its own slice of `whole`.
+  /// `counts` are elements, not rows.
   Work all_gather_into_async(at::Tensor whole, const at::Tensor& piece, const Sizes& counts = {},
                              Where where = Where::current()) const;
   void all_gather_into(at::Tensor whole, const at::Tensor& piece, const Sizes& counts = {},
@@ -103,7 +135,7 @@ class Communicator {
                             Where where = Where::current()) const;
   Work reduce_scatter_async(const at::Tensor& whole, ReduceOp op, std::int64_t dim, const Sizes& sizes,
                             Where where = Where::current()) const;
-  /// Into memory that is there, as `all_gather_into`. `piece` may be its own slice of `whole`.
+  /// Into existing memory, as `all_gather_into`. `piece` may be its own slice of `whole`.
   Work reduce_scatter_into_async(at::Tensor piece, const at::Tensor& whole, ReduceOp op = ReduceOp::kSum,
                                  const Sizes& counts = {}, Where where = Where::current()) const;
   void reduce_scatter_into(at::Tensor piece, const at::Tensor& whole, ReduceOp op = ReduceOp::kSum,
@@ -123,8 +155,8 @@ class Communicator {
   Work gather_async(const at::Tensor& piece, int root, std::int64_t dim = 0, const Sizes& sizes = {},
                     Where where = Where::current()) const;
 
-  /// This rank's piece along `dim` of `root`'s `whole`. The others pass a tensor that tells shape and dtype of the
-  /// whole; its values do not matter (an expanded or meta-like `at::empty({1}).expand(...)` will do).
+  /// This rank's piece along `dim` of `root`'s `whole`. The others pass a tensor of the same shape and dtype, whose
+  /// values do not matter (an expanded `at::empty({1}).expand(...)` will do).
   at::Tensor scatter(const at::Tensor& whole, int root, std::int64_t dim = 0, const Sizes& sizes = {},
                      Where where = Where::current()) const;
   Work scatter_async(const at::Tensor& whole, int root, std::int64_t dim = 0, const Sizes& sizes = {},
@@ -157,27 +189,30 @@ class Communicator {
   /// An uninitialised tensor in memory that this group moves with the fewest copies: shared mappings on one host,
   /// ordinary memory elsewhere. The pages return to the system when the tensor is freed.
   at::Tensor empty(at::IntArrayRef shape, const at::TensorOptions& options = {}) const;
-  /// What `empty` takes its memory from; null where that is ordinary memory.
+  /// The allocator that `empty` uses; null where it uses ordinary memory.
   std::shared_ptr<c10::Allocator> allocator() const;
-  /// Whether the ranks of this group reach `tensor` without a copy through staging.
+  /// Whether the ranks of this group access `tensor` without a copy through staging.
   bool is_zero_copy(const at::Tensor& tensor) const;
+  /// Whether the ranks of this group read each other's memory. Their cores then do the copying and adding that other
+  /// backends leave to a network.
+  bool shares_memory() const;
 
   // ---- For layers above, and for the curious ------------------------------------------------------------------------
 
   /// The last calls of this process in all groups of this world, oldest first (a fixed number of them).
   std::vector<CallRecord> recent_calls() const;
-  /// What `c10d::Reducer` and other c10d code takes. Blocks: connects the group when it was not.
+  /// This group as `c10d::Reducer` and other c10d code takes it. Blocks: until the group is connected.
   c10::intrusive_ptr<c10d::ProcessGroup> process_group() const;
 
  private:
-  friend class CommonMemory;
+  friend class GroupMemory;
   struct Settings {
     std::chrono::milliseconds timeout;
     CommunicationStrategy strategy;
   };
   Communicator(std::shared_ptr<Group> group, Settings settings);
 
-  // Each collective has one function that starts it; `async` tells the backend whether the caller goes on meanwhile.
+  // Each collective has one function that starts it. `async`: the caller does not wait for the result at once.
   Work start_all_reduce(const at::Tensor& tensor, ReduceOp op, bool async, const Where& where) const;
   Work start_broadcast(const at::Tensor& tensor, int root, bool async, const Where& where) const;
   Work start_reduce(const at::Tensor& tensor, int root, ReduceOp op, bool async, const Where& where) const;

@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-/// An observer of this rank. `run` needs no ranks: they are the world's. With a trace, every call of every Communicator
+/// An observer of this rank. The ranks in `run` are set from the world. With a trace, every call of every Communicator
 /// of this world is in it, and the clocks of the ranks are compared.
 /// Collective: over the world, when `options.trace` is set. It takes O(log N) times O(log N) small messages.
 /// Throws as observe::Observer does, and ConfigError when the world is being traced already.

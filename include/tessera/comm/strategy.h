@@ -4,10 +4,11 @@
 
 namespace tessera {
 
-/// Which algorithm carries a collective (requirement A5).
+/// Which algorithm carries a collective.
 enum class CommunicationStrategy {
-  /// The backend's own algorithm: shared memory's in-place reduction, Gloo's, MPI's, NCCL's.
-  kAllReduce,
+  /// The backend's own algorithm: shared memory's in-place reduction, Gloo's, MPI's, NCCL's. In files it is called
+  /// "allreduce".
+  kBackend,
   /// Neighbours in rank order; 2(n-1) messages a rank and 2(n-1)/n of the bytes: best for large messages.
   kRing,
   /// A binary tree of fixed shape; about 2 log2(n) steps: best for small messages, and the same bits for every number
@@ -17,6 +18,7 @@ enum class CommunicationStrategy {
   kHierarchical,
   /// One of the above by message size, from the table that `tessera bench comm` measures.
   kAdaptive,
+  kAllReduce [[deprecated("kBackend")]] = kBackend,
 };
 
 std::string_view to_string(CommunicationStrategy strategy);

@@ -13,6 +13,7 @@ namespace tessera {
 /// A message under way.
 class Transfer {
  public:
+  /// Stops it, if it is not done: its memory may be freed next.
   virtual ~Transfer() = default;
   /// Whether it is done. Never blocks. May make progress.
   virtual bool test() = 0;
@@ -33,18 +34,18 @@ class Transport {
   /// `data` stays valid until the transfer is done.
   virtual std::unique_ptr<Transfer> send(std::span<const std::byte> data, int peer, int channel) = 0;
   virtual std::unique_ptr<Transfer> recv(std::span<std::byte> data, int peer, int channel) = 0;
-  /// Called after an asynchronous start: transfers should advance though nobody waits for them. Only transports whose
-  /// messages need the sender's help have something to do here.
+  /// Called after an asynchronous start: from now on transfers should advance though no thread waits for them. Only
+  /// transports whose messages need the sender's help have something to do here.
   virtual void progress_in_background() {}
 };
 
-/// What a backend is told about the group it is made for.
+/// Describes to a transport factory the group that the transport is for.
 struct GroupSpec {
   std::string name;  ///< unique in the job: a good prefix for keys
   int rank = 0;      ///< of this process in the group
   int size = 1;
   std::vector<int> world_ranks;  ///< of the members, in group order
-  /// The job's rendezvous: `set` publishes, `get` blocks until somebody did. Keys are private to the group.
+  /// The job's rendezvous: `set` publishes a key, `get` blocks until a key is published. Keys are private to the group.
   std::function<void(const std::string& key, const std::string& value)> set;
   std::function<std::string(const std::string& key)> get;
 };

@@ -73,14 +73,15 @@ class World {
 /// The world that the launcher's variables describe: `tessera run` and torchrun (RANK, WORLD_SIZE, LOCAL_RANK,
 /// MASTER_ADDR, ...), mpirun of Open MPI (OMPI_COMM_WORLD_*) and of MPICH (PMI_*, MPI_LOCAL*), srun (SLURM_*). A
 /// process started with none of them is a world of one.
-/// The processes meet in a store behind the job's secret (docs/security.md): the launcher's (TESSERA_STORE), or one of
-/// rank 0's. On one host the secret needs no care; on several, see WorldOptions::secret_file.
+/// The processes meet in a store that the job's secret protects (docs/security.md). The launcher hosts it
+/// (TESSERA_STORE), or else rank 0 does. On the loopback address of one host the secret is made and shared
+/// automatically; on several hosts, see WorldOptions::secret_file.
 /// Collective: over all processes of the job. Blocks: until every process has called it.
 /// Throws ConfigError for contradictory variables, CommError when a process does not come in time.
 World init(const WorldOptions& options = {});
 
 /// Runs `body` on `num_ranks` threads of this process, each a rank of one world; `ranks_per_node` (0: all on one)
-/// pretends node boundaries. Returns when all have returned; throws what the first failing rank threw.
+/// simulates node boundaries. Returns when all have returned; rethrows the exception of the rank that failed first.
 void run_threads(int num_ranks, const std::function<void(World)>& body, const WorldOptions& options = {},
                  int ranks_per_node = 0);
 

@@ -5,7 +5,8 @@
 
 namespace tessera {
 
-/// How far a transfer is. Those who move bytes count them; who shows it looks now and then.
+/// The progress of a transfer. The threads that move bytes count them; the thread that shows the progress reads the
+/// counts now and then.
 /// Thread-safety: both members may be used from any thread.
 struct ByteCount {
   std::atomic<std::uint64_t> total = 0;  ///< to be moved, as far as that is known

@@ -17,7 +17,8 @@ std::string print_config(const void* options, const FieldTable& fields);
 
 /// Reads TOML onto `options`: keys that are absent keep their values. `origin` names the text in messages.
 /// Strict: unknown keys, wrong types and values outside a field's choices are refused. Throws ConfigError with every
-/// fault, one a line as `origin:line: fault`, and leaves `options` unchanged. Malformed TOML ends at its first fault.
+/// fault, one a line as `origin:line: fault`, and leaves `options` unchanged. Of malformed TOML only the first fault is
+/// reported.
 template <class T>
 void parse_config(std::string_view text, const std::string& origin, T& options,
                   const FieldList<T>& fields = T::fields()) {

@@ -20,7 +20,8 @@ using LogSink = std::function<void(std::string_view line)>;
 /// A handle: cheap to copy. Thread-safety: all members may be called from any thread.
 class Logger {
  public:
-  /// No rank: the process is none, as a launcher. No sink: standard error. Messages below `level` are dropped.
+  /// Without a rank the process is not one, such as a launcher. The default sink is standard error. Messages below
+  /// `level` are dropped.
   explicit Logger(std::string_view module, std::optional<int> rank = std::nullopt, LogLevel level = LogLevel::kInfo,
                   LogSink sink = nullptr);
 

@@ -11,9 +11,25 @@
 #include <variant>
 #include <vector>
 
+/// A member of an options type with its builder call and its reader, as LibTorch's TORCH_ARG makes them, for modules
+/// that do without Torch:
+///
+///   /// How long a call may take.
+///   TESSERA_ARG(std::chrono::milliseconds, timeout) = std::chrono::seconds(30);
+#define TESSERA_ARG(T, name)                      \
+ public:                                          \
+  auto name(T value) -> decltype(*this) {         \
+    this->name##_ = std::move(value);             \
+    return *this;                                 \
+  }                                               \
+  const T& name() const { return this->name##_; } \
+                                                  \
+ private:                                         \
+  T name##_
+
 namespace tessera {
 
-/// The value of a field with its options type forgotten. An `int` travels as std::int64_t, an enum as its name.
+/// The value of a field, whatever its options type. An `int` is held as std::int64_t, an enum as its name.
 using FieldValue = std::variant<bool, std::int64_t, double, std::string, std::chrono::milliseconds,
                                 std::vector<std::string>, std::vector<std::int64_t>>;
 
@@ -26,7 +42,7 @@ struct Field {
   std::string help;  ///< one line
   FieldValue default_value;
   std::vector<std::string> choices;  ///< empty when any value of the type will do
-  /// The accessors take the options object itself and check nothing but what the member's own type cannot hold.
+  /// The accessors take the options object itself. They only check that the member's type can hold the value.
   std::function<FieldValue(const void* options)> get;
   std::function<void(void* options, const FieldValue& value)> set;
 
@@ -35,7 +51,7 @@ struct Field {
   std::string default_text() const;  ///< as get_text() gives it
 };
 
-/// The fields of an options type with that type forgotten: for flags, tables and printing.
+/// The fields of an options type, without that type: for flags, tables and printing.
 class FieldTable {
  public:
   explicit FieldTable(std::string name) : name_(std::move(name)) {}
@@ -48,7 +64,8 @@ class FieldTable {
   const Field& at(std::string_view key) const;
 
  protected:
-  /// Throws InternalError for a key that is taken or no bare TOML key, and for a default that is not among the choices.
+  /// Throws InternalError for a key that is taken or is not a bare TOML key, and for a default that is not among the
+  /// choices.
   void append(Field field);
   std::string text_of(const void* options, std::string_view key) const;
   void assign_text(void* options, std::string_view key, std::string_view text) const;
@@ -95,7 +112,7 @@ M from_field_value(const FieldValue& value) {
 
 }  // namespace detail
 
-/// The fields of the options type `T`, listed once inside it, where its private members are in reach:
+/// The fields of the options type `T`, listed once inside it, where its private members are accessible:
 ///
 ///   const FieldList<WorldOptions>& WorldOptions::fields() {
 ///     static const auto kList = FieldList<WorldOptions>("world")

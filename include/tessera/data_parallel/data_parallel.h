@@ -28,7 +28,7 @@ struct DataParallelOptions {
 
 namespace data_parallel {
 
-/// The replicas of a module with their threads: what DataParallel does that does not depend on the type of the model.
+/// The replicas of a module with their threads: the part of DataParallel that does not depend on the model's type.
 class Replicas {
  public:
   /// The forward of one replica on its pieces of the inputs.
@@ -57,16 +57,16 @@ class Replicas {
 ///   loss_of(parallel.forward(input), target).backward();   // net's parameters have the gradients of the whole batch
 ///   optimizer.step();                                      // made with net's parameters
 ///
-/// Replica 0 is the model itself. On one device the others share the memory of its parameters; on other devices they
-/// are copied when they have changed. Buffers are copied from replica 0 before each forward, and what the other
-/// replicas make of theirs is lost: BatchNorm's running statistics are those of replica 0's pieces.
+/// Replica 0 is the model itself. Replicas on its device share the memory of its parameters; to other devices the
+/// parameters are copied when they have changed. Buffers are copied from replica 0 before each forward, so changes that
+/// the other replicas make to their buffers are lost: BatchNorm's running statistics are those of replica 0's pieces.
 /// Requires: a model that `clone()` can copy (torch::nn::Cloneable), whose `forward` takes and returns tensors.
 /// Thread-safety: one thread at a time.
 template <std::derived_from<torch::nn::Module> Model>
 class DataParallel {
  public:
-  /// Throws ConfigError for a model that cannot be cloned, that lies on another device than the first, and for options
-  /// that contradict each other.
+  /// Throws ConfigError for a model that cannot be cloned, for one that lies on another device than the first, and for
+  /// options that contradict each other.
   explicit DataParallel(const std::shared_ptr<Model>& model, const DataParallelOptions& options = {})
       : replicas_(model, options) {
     for (const auto& module : replicas_.modules()) models_.push_back(std::dynamic_pointer_cast<Model>(module));
@@ -80,10 +80,10 @@ class DataParallel {
   explicit DataParallel(const Holder& model, const DataParallelOptions& options = {})
       : DataParallel(std::shared_ptr<Model>(model.ptr()), options) {}
 
-  /// The model's output for the whole batch. All inputs are cut along `dim`, as at::tensor_split does; of a batch with
-  /// fewer rows than replicas some replicas get nothing. Gradients of gradients are not computed.
-  /// Blocks: until all replicas are done. Throws Error naming the replica whose forward failed; what it threw is nested
-  /// in it. Backward does the same.
+  /// The model's output for the whole batch. All inputs are cut along `dim`, as at::tensor_split does; if a batch has
+  /// fewer rows than there are replicas, some replicas get nothing. Gradients of gradients are not computed.
+  /// Blocks: until all replicas are done. Throws Error naming the replica whose forward failed; the replica's exception
+  /// is nested in it. Backward does the same.
   template <std::convertible_to<at::Tensor>... Inputs>
     requires(sizeof...(Inputs) > 0)
   at::Tensor forward(const Inputs&... inputs) const {
@@ -92,9 +92,10 @@ class DataParallel {
 
   /// For other ways to keep replicas together (`distribute` with a hook, local steps, ...): runs `body` for each
   /// replica as a rank of a world of threads. Each replica has parameters of its own, equal at the start; rank 0's are
-  /// the model's. When all have returned, the model's parameters are the average over the replicas: what they hold,
-  /// when the last thing they did was to synchronise. Buffers are rank 0's.
-  /// Blocks: until all have returned. Throws what the first failing rank threw; the parameters are then rank 0's.
+  /// the model's. When all have returned, the model's parameters are the average over the replicas; if `body` ends with
+  /// a synchronisation, that is the value that every replica holds. Buffers are rank 0's.
+  /// Blocks: until all have returned. Rethrows the exception of the first rank that failed; the parameters are then
+  /// rank 0's.
   void train_replicas(const std::function<void(Model& replica, World world)>& body) const {
     replicas_.train(
         [&body](torch::nn::Module& replica, World world) { body(dynamic_cast<Model&>(replica), std::move(world)); });

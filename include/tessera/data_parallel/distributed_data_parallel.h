@@ -7,13 +7,14 @@
 
 namespace tessera {
 
-/// What the wrapper is made of: a model that nothing listens to, and the word that its forward begins.
+/// What the wrapper is made of: a distributed model whose operators nobody watches, and the call that announces each
+/// forward instead.
 DistributedModel distribute_wrapped(std::shared_ptr<torch::nn::Module> model, const Ranks& ranks,
                                     const DdpOptions& options);
 void begin_forward(const DistributedModel& model);
 
-/// A model and its handle in one, for those who call the wrapper's `forward` instead of the model's. Nothing listens to
-/// operators then. Otherwise the same as `distribute`.
+/// A model and its handle in one, for programs that call the wrapper's `forward` instead of the model's. Then no
+/// listener watches the operators. Otherwise the same as `distribute`.
 ///
 ///   tessera::DistributedDataParallel<NetImpl> net(model, world);
 ///   net.forward(x).sum().backward();

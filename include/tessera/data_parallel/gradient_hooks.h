@@ -10,13 +10,13 @@
 
 namespace tessera {
 
-/// The hooks that come with Tessera; docs/guides/gradient_hooks.md tells which to choose. With each of them all ranks
-/// end with the same bits, and a gradient that is not finite on one rank leaves a result that is not finite there.
+/// The hooks that come with Tessera; docs/guides/gradient_hooks.md says which to choose. With each of them all ranks
+/// get the same bits, and an element that is not finite on one rank is not finite in the result.
 
 /// "none": the exact average.
 std::shared_ptr<GradientHook> all_reduce_hook();
 
-/// "fp16": half the bytes of float. Gradients beyond ±65,504 are held within that range, infinities become NaN.
+/// "fp16": half the bytes of float. Gradients beyond ±65,504 are clamped to that range, infinities become NaN.
 std::shared_ptr<GradientHook> fp16_hook();
 
 /// "bf16": half the bytes of float, with its range and three digits fewer than fp16.

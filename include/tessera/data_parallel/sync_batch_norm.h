@@ -11,15 +11,15 @@ namespace tessera {
 /// Batch norm over the batches of all ranks: in training, mean and variance are those of the whole batch, whatever part
 /// of it a rank holds (an empty one too). Inputs of shape [batch, features, ...]. Parameters and buffers have the names
 /// of `torch::nn::BatchNorm*d`'s, so that weights move between them.
-/// Take it in the model where `torch::nn::BatchNorm2d` stood: a C++ model holds its layers in members of fixed type, so
-/// nobody can exchange them from outside.
+/// Use it in the model instead of `torch::nn::BatchNorm2d`: a C++ model holds its layers in members of fixed type, so
+/// they cannot be exchanged from outside.
 class SyncBatchNormImpl : public torch::nn::Module {
  public:
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& given, const Ranks& ranks);
 
-  /// Collective over the ranks, in forward and in backward, in training and wherever statistics are not tracked.
+  /// Collective over the ranks, in forward and in backward, when the module is training or tracks no statistics.
   torch::Tensor forward(const torch::Tensor& input);
-  /// As LibTorch's: ones and zeros, and the statistics of nothing seen.
+  /// As LibTorch's: weights are ones, biases zeros, and the statistics start anew.
   void reset();
 
   torch::nn::BatchNormOptions options;

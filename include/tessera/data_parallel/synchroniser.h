@@ -1,15 +1,51 @@
 #pragma once
 
-#include <tessera/data_parallel/synchroniser_options.h>
+#include <tessera/core/options.h>
 #include <tessera/mesh/ranks.h>
 
 #include <ATen/core/Tensor.h>
+#include <torch/arg.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
+
+namespace tessera {
+
+/// When the ranks' gradients are combined; docs/guides/synchronisation.md compares the modes.
+enum class SynchronisationMode {
+  kSynchronous,       ///< every update holds one gradient of every rank, computed on the weights that it updates
+  kBoundedStaleness,  ///< an update may do without slow ranks, whose gradients come at most `max_staleness` later
+  kAsynchronous,      ///< as kBoundedStaleness, without a bound
+  kLocalSgd,          ///< every rank trains alone; every `period` steps the weights are averaged
+};
+
+/// "synchronous", "bounded_staleness", "asynchronous" or "local_sgd"; throws ConfigError for anything else.
+SynchronisationMode parse_synchronisation_mode(std::string_view name);
+std::string_view to_string(SynchronisationMode mode);
+
+struct SynchroniserOptions {
+  /// "synchronous", "bounded_staleness", "asynchronous" or "local_sgd". Leave "synchronous" when the ranks are equally
+  /// fast; take "bounded_staleness" when one or another is slow now and then.
+  TORCH_ARG(std::string, mode) = "synchronous";
+  /// Only with "bounded_staleness": the most updates that a gradient may be behind. 0 is synchronous training. Raise
+  /// it until no rank waits; the loss tells when it is too high.
+  TORCH_ARG(std::int64_t, max_staleness) = 4;
+  /// Only with "local_sgd": steps of a rank between two averagings. Raise it where the network is slow.
+  TORCH_ARG(std::int64_t, period) = 16;
+  /// Only with "asynchronous": updates that may wait on a rank until its next step, each as large as the parameters.
+  /// When so many wait, the other ranks' updates wait as well. Raise it for ranks that differ more in speed.
+  TORCH_ARG(std::int64_t, max_queued) = 32;
+
+ public:
+  static const FieldList<SynchroniserOptions>& fields();
+};
+
+}  // namespace tessera
 
 namespace torch::optim {
 class Optimizer;
@@ -45,37 +81,37 @@ struct StalenessHistogram {
 ///
 /// Except for local SGD every rank applies the same updates in the same order, so at equal versions the weights and
 /// the optimizer's state are the same, bit for bit. Update u is the sum of the gradients that the ranks gave to it,
-/// divided by the number of all ranks: a sample weighs what it weighs in synchronous training, however many ranks took
-/// part. An optimizer that looks at the size of its gradients (Adam) undoes that: give it a lower rate.
+/// divided by the number of all ranks: a sample has the same weight as in synchronous training, however many ranks took
+/// part. An optimizer that normalises its gradients (Adam) undoes that: give it a lower rate.
 ///
 /// Requires: the same kind of optimizer with the same settings on every rank, for these parameters; settings that
 /// change are changed in `before_update`. Ranks may make different numbers of steps.
 /// Do not `distribute()` the same model: its gradients would be averaged twice.
-/// Thread-safety: one thread, which need not be the one that made it. Except with local SGD a thread of its own talks
-/// to the other ranks, in a group of its own.
+/// Thread-safety: one thread, which need not be the one that made it. Except with local SGD, the Synchroniser starts a
+/// thread that communicates with the other ranks, in a group of its own.
 class Synchroniser {
  public:
-  /// Every rank takes rank 0's parameters. Those that require no gradient are left out, but for this.
+  /// Every rank takes rank 0's parameters, including those that require no gradient. Later calls leave the latter out.
   /// Collective: over `ranks`. Throws ConfigError, on every rank, when options or parameters differ between them.
   Synchroniser(const std::vector<at::Tensor>& parameters, const Ranks& ranks, const SynchroniserOptions& options = {});
-  /// Without `finish()` the others are told that this rank has left, and their next call fails with a CommError (with
-  /// local SGD nothing is told, and they fail at the communicator's timeout).
-  /// Blocks: until they have heard it, that timeout at most. Does not throw.
+  /// Without `finish()`, the other ranks are notified that this rank has left, and their next call fails with a
+  /// CommError. With local SGD they are not notified, and fail at the communicator's timeout.
+  /// Blocks: until they have received the notice, at most for that timeout. Does not throw.
   ~Synchroniser();
   Synchroniser(Synchroniser&&) noexcept;
   Synchroniser& operator=(Synchroniser&&) noexcept;
 
   /// Gives the parameters' gradients to the next update (an undefined gradient counts as zero), and applies the updates
-  /// that are there: for each, `grad()` of every parameter takes its values and `optimizer.step()` is called. So the
+  /// that have arrived: each is written to `grad()` of the parameters, and `optimizer.step()` is called. So the
   /// optimizer may step several times or not at all. Afterwards `grad()` is scratch: `zero_grad()` before backward.
   /// Local SGD: the optimizer's step, and at the end of a period the average.
-  /// Blocks: until the next gradient of this rank cannot come too late for its bound; in synchronous mode, until all
-  /// ranks' gradients are in. Throws CommError when another rank failed or left.
+  /// Blocks: until the next gradient of this rank is sure to stay within its staleness bound; in synchronous mode,
+  /// until the gradients of all ranks have arrived. Throws CommError when another rank failed or left.
   void step(torch::optim::Optimizer& optimizer);
 
-  /// This rank has no more gradients. Serves the other ranks until all have called it, and applies what is left; then
-  /// all ranks are at the same version with the same weights. A rank that finished early contributes nothing more;
-  /// with local SGD its weights count in the averages that follow. A second call does nothing.
+  /// This rank has no more gradients. Serves the other ranks until all have called finish(), and applies the remaining
+  /// updates; then all ranks are at the same version with the same weights. A rank that finished early contributes
+  /// nothing more; with local SGD its weights count in the averages that follow. A second call does nothing.
   /// Collective: over the ranks. Blocks: until the last of them has called it.
   void finish(torch::optim::Optimizer& optimizer);
 

@@ -10,8 +10,8 @@ enum class CallState : std::uint8_t { kStarted, kDone, kFailed };
 
 /// One communication call as a rank made it.
 struct CallRecord {
-  /// Counts the calls of one group from 1, collectives and messages apart: all members make the same collectives, so
-  /// the same number is the same call on each.
+  /// Counts the calls of one group from 1, collectives and messages separately. All members make the same collectives,
+  /// so a number denotes the same collective on each of them.
   std::uint64_t sequence = 0;
   std::string group;
   std::string operation;
@@ -33,7 +33,27 @@ std::string to_string(const CallRecord& record);
 /// "all_reduce Float [32, 32]"
 std::string signature(const CallRecord& record);
 
-/// What all members of a group must agree on. Pieces may differ in shape between ranks; a sum needs equal ones.
+/// The part of a call that must be equal on all members of a group. It has the shape only where shapes must be equal,
+/// as in a sum; pieces may differ in shape between ranks.
 std::string agreement_key(const CallRecord& record);
 
 }  // namespace tessera
+
+namespace tessera::flight {
+
+/// Is notified of every call of a rank when the call has ended (see Recorder::listen()).
+class CallListener {
+ public:
+  CallListener() = default;
+  virtual ~CallListener() = default;
+  CallListener(const CallListener&) = delete;
+  CallListener& operator=(const CallListener&) = delete;
+
+  /// `done_ns`: when the bytes had arrived. A call ends when its caller has waited for it, which may be later.
+  /// `blocked_ns`: how long the call blocked its caller, at its start and in `wait()`. During the rest of its time the
+  /// caller did other work.
+  /// Runs on the thread that waited for the call: be quick, and do not throw.
+  virtual void call_ended(const CallRecord& call, std::int64_t done_ns, std::int64_t blocked_ns) = 0;
+};
+
+}  // namespace tessera::flight

@@ -15,7 +15,7 @@ namespace fsdp {
 class MemoryRecorder;
 }  // namespace fsdp
 
-/// What a training program does, as its operators tell.
+/// What a training program does at the moment, derived from the operators that it calls.
 enum class TrainingPhase {
   kOther,       ///< before the first pass, and between backward and step
   kForward,     ///< from the first use of a sharded parameter
@@ -30,24 +30,23 @@ struct MemoryPhase {
   TrainingPhase phase = TrainingPhase::kOther;
   double start_seconds = 0;      ///< since the count began
   double seconds = 0;            ///< how long it took
-  MemoryBytes at_end;            ///< what lived when it ended
+  MemoryBytes at_end;            ///< live bytes when it ended
   MemoryBytes peaks;             ///< the most of each kind
   std::int64_t peak_of_all = 0;  ///< the most of all kinds together
 };
 
-/// Counts a rank's memory by what it is used for, while it lives: LibTorch's tensors by an allocator around LibTorch's,
-/// and what FSDP lends by itself. Sizes are as they are asked for.
+/// Counts a rank's memory by its use, as long as the object lives. It counts LibTorch's tensors with an allocator that
+/// wraps LibTorch's, and the buffers of FSDP where FSDP lends them. Sizes are the requested ones.
 ///
-/// Kinds are told apart by what happens, not by guesses. What counts as the optimizer's is what the rank's thread has
-/// created since backward, when an operator writes a parameter in place: `step()` creates all that it needs before it
-/// writes a parameter, and what is created after its last write (the next batch) is not counted there. What a program
-/// creates between backward and step, and keeps, is. Before the first pass it is what `zeros_like` and its
-/// kind make of parameters, for optimizers that begin with a state.
-/// The model's buffers, and what was created before, are not counted.
-/// While one lives, a tensor for which there is no memory throws StorageError that says what there is of each kind.
-/// Requires: made by the thread that sharded the model, before the first backward; one for each thread. Costs a lock
-/// and an entry in a table for each tensor.
-/// Thread-safety: of the thread that made it.
+/// The kinds are distinguished by events, not by guesses. When an operator writes a parameter in place, all tensors
+/// that the rank's thread has created since backward count as the optimizer's: `step()` creates all that it needs
+/// before it writes a parameter. Tensors created after its last write (the next batch) do not count as the optimizer's;
+/// tensors that a program creates between backward and step, and keeps, do. Before the first pass, tensors that
+/// `zeros_like` and similar operators make of parameters count as the optimizer's, since some optimizers begin with a
+/// state. The model's buffers, and tensors created before this object, are not counted. While one lives, a failed
+/// allocation throws a StorageError that lists the bytes of each kind. Requires: made by the thread that sharded the
+/// model, before the first backward; one for each thread. Costs a lock and an entry in a table for each tensor.
+/// Thread-safety: only the thread that made it may use it.
 class FsdpMemory {
  public:
   /// Keeps the last `max_phases` phases.
@@ -63,7 +62,7 @@ class FsdpMemory {
   std::int64_t peak_of_all() const;
   /// Oldest first; the last one is under way.
   std::vector<MemoryPhase> timeline() const;
-  /// Since the start; more than the timeline holds when the first ones were dropped.
+  /// Since the start. Larger than the timeline once the oldest phases were dropped.
   std::uint64_t num_phases() const;
   /// The timeline as a table in MiB, a line for each phase.
   std::string text() const;

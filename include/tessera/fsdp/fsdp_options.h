@@ -1,8 +1,7 @@
 #pragma once
 
 #include <tessera/core/options.h>
-#include <tessera/fsdp/wrap_policy.h>
-#include <tessera/shard/row_source.h>
+#include <tessera/shard/flat_source.h>
 
 #include <c10/core/ScalarType.h>
 #include <torch/arg.h>
@@ -10,15 +9,56 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <typeinfo>
 #include <vector>
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
 
 namespace tessera {
 
-/// What is cut into shards.
+/// Decides which modules of a model become units. A unit is gathered, used and released as a whole. A module that does
+/// not become a unit leaves its parameters to its parent; the model itself is a unit of the parameters that are left.
+class WrapPolicy {
+ public:
+  /// `num_elements` counts the parameters of the module and its descendants that no unit within it has taken.
+  using Decide =
+      std::function<bool(const torch::nn::Module& module, const std::string& name, std::int64_t num_elements)>;
+
+  /// `decide` returns true for a module that becomes a unit. `text` is for messages; it must be the same on every rank.
+  WrapPolicy(std::string text, Decide decide);
+
+  bool wraps(const torch::nn::Module& module, const std::string& name, std::int64_t num_elements) const;
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+  Decide decide_;
+};
+
+/// Every module with at least `min_elements` elements in its parameters.
+WrapPolicy wrap_by_size(std::int64_t min_elements = 1000);
+/// Every module of one of these types, by name: "torch::nn::LinearImpl", or without namespace and "Impl": "Linear".
+WrapPolicy wrap_by_type(const std::vector<std::string>& type_names);
+/// The model is one unit.
+WrapPolicy wrap_none();
+
+namespace detail {
+WrapPolicy wrap_by_type_info(const std::vector<const std::type_info*>& types);
+}  // namespace detail
+
+/// Every module of one of these types: `wrap_by_type<BlockImpl>()`.
+template <class... Modules>
+WrapPolicy wrap_by_type() {
+  return detail::wrap_by_type_info({&typeid(Modules)...});
+}
+
+/// Which tensors are cut into shards.
 enum class ShardingStrategy {
   kFullShard,    ///< parameters, gradients and optimizer state (ZeRO-3); parameters are gathered for each use
   kShardGradOp,  ///< the same, but parameters stay gathered from their first use to the end of backward (ZeRO-2)
-  kZero1,        ///< optimizer state and gradients; parameters stay whole on every rank
+  kZero1,        ///< optimizer state and gradients; parameters are gathered once a step, into memory that is kept
   kNoShard,      ///< nothing: gradients are averaged as DDP does
   kHybridShard,  ///< kFullShard along one axis, replicas along another
 };
@@ -26,16 +66,16 @@ enum class ShardingStrategy {
 /// When the parameters that backward needs next are gathered.
 enum class BackwardPrefetch {
   kPre,   ///< before the present unit computes: most overlap, one more unit in memory
-  kPost,  ///< when its gradients are complete
+  kPost,  ///< when the gradients of the present unit are complete
   kNone,  ///< when they are used
 };
 
-/// The types in which a unit computes, where they differ from its parameters' own; Undefined: the same.
+/// The types in which a unit computes. Undefined: the parameters' own type.
 struct UnitPrecision {
-  /// In which parameters are gathered and used, and gradients come. Shards keep their own type: an optimizer updates
-  /// exact masters.
+  /// The type of gathered parameters and of the gradients that backward computes. Shards keep their own type, so an
+  /// optimizer updates exact master weights.
   c10::ScalarType param_dtype = c10::ScalarType::Undefined;
-  /// In which gradients are averaged; by default that in which they come.
+  /// The type in which gradients are averaged; by default the type in which backward computes them.
   c10::ScalarType reduce_dtype = c10::ScalarType::Undefined;
   /// The gradients of shards stay in `reduce_dtype`.
   bool keep_low_precision_grads = false;
@@ -67,8 +107,8 @@ struct FsdpOptions {
   /// Where ranks share memory, the parameters lie there once and nothing is gathered. Off: each rank has its own copy.
   TORCH_ARG(bool, shared_copy) = true;
   /// Where parameters come from when they are used, and where shards lie. Null: they lie with the ranks, which gather
-  /// them, or read one copy; `shared_copy` is of these alone.
-  TORCH_ARG(MakeRowSources, row_sources) = nullptr;
+  /// them, or read one copy; `shared_copy` applies only then.
+  TORCH_ARG(MakeFlatSources, flat_sources) = nullptr;
   /// As in UnitPrecision, for all units. With it no parameter stays whole: `min_num_params` does not apply.
   TORCH_ARG(c10::ScalarType, param_dtype) = c10::ScalarType::Undefined;
   TORCH_ARG(c10::ScalarType, reduce_dtype) = c10::ScalarType::Undefined;
@@ -85,7 +125,7 @@ struct FsdpOptions {
   TORCH_ARG(std::int64_t, micro_batches) = 0;
 
  public:
-  /// Without `auto_wrap`, `row_sources` and `unit_precision`, which have no text form.
+  /// Without `auto_wrap`, `flat_sources` and `unit_precision`, which have no text form.
   static const FieldList<FsdpOptions>& fields();
 };
 

@@ -15,7 +15,7 @@ namespace tessera {
 enum class MemoryKind {
   kParameters,   ///< this rank's shards, and the parameters that stay whole
   kGathered,     ///< parameters that are whole for the moment
-  kGradients,    ///< of the shards, of parameters that stay whole, and those that are not averaged yet
+  kGradients,    ///< of the shards and of parameters that stay whole, including those not yet averaged
   kOptimizer,    ///< what the optimizer keeps, and what it needs for the moment
   kActivations,  ///< all other tensors
   kSpare,        ///< buffers that are kept for the next parameters or gradients, and hold none
@@ -36,12 +36,12 @@ namespace intercept {
 
 class Ledger;
 
-/// Counts the bytes of the CPU tensors that one thread creates, by what they are for, and sees each of them freed,
-/// whichever thread does it. Forward, backward and the optimizer's step run on the thread that calls them; what other
-/// threads create (a loader's, say) is theirs. Ranks that are threads each count their own.
+/// Counts the bytes of the CPU tensors that one thread creates, by their use, and notices when they are freed, on
+/// whichever thread. Forward, backward and the optimizer's step run on the thread that calls them; tensors that other
+/// threads create (those of a data loader, say) are not counted. If ranks are threads, each counts its own tensors.
 /// Requires: one for each thread, made while no MemoryScope is open. Costs a lock and an entry in a table for each
 /// tensor.
-/// Thread-safety: of the thread that made it; `add()` and the numbers from any thread.
+/// Thread-safety: only the thread that made it may use it; any thread may call `add()` and read the numbers.
 class ThreadMemory {
  public:
   ThreadMemory();
@@ -50,28 +50,28 @@ class ThreadMemory {
   ThreadMemory& operator=(const ThreadMemory&) = delete;
 
   MemoryBytes live() const;
-  /// The most of each kind, which need not have been at one time, since the start or the last reset.
+  /// The most of each kind since the start or the last reset. The peaks need not have been at the same time.
   MemoryBytes peaks() const;
   /// The most of all kinds together.
   std::int64_t peak_of_all() const;
   void reset_peaks();
 
-  /// Memory that comes from elsewhere than LibTorch's allocator, or goes back there.
+  /// Counts memory that does not come from LibTorch's allocator; negative when it is freed.
   void add(MemoryKind kind, std::int64_t num_bytes);
-  /// The tensor's memory counts as this kind from now on. Nothing for memory that is not counted here.
+  /// The tensor's memory counts as this kind from now on. Does nothing for memory that is not counted here.
   void move(const at::Tensor& tensor, MemoryKind kind);
 
-  /// Remembers the activations that are created from now on, until stop_marking(), for move_marked().
+  /// Marks the activations that are created from now on until stop_marking(), for move_marked().
   void start_marking();
   void stop_marking();
-  /// Those that still live count as this kind; later ones are remembered anew.
+  /// Marked activations that still live count as this kind from now on. Their marks are removed.
   void move_marked(MemoryKind kind);
 
-  /// When LibTorch finds no memory for a tensor of this thread, StorageError says what there is of each kind, whose it
-  /// is ("rank 2") and what to do.
+  /// When an allocation of this thread fails, the StorageError lists the bytes of each kind and says whose they are
+  /// (`owner`, "rank 2") and what to do (`advice`).
   void explain_failures(const std::string& owner, const std::string& advice);
 
-  /// What the thread creates while it lives is of this kind.
+  /// Tensors that the thread creates while the scope lives are of this kind.
   class Scope {
    public:
     Scope(ThreadMemory& memory, MemoryKind kind);
@@ -88,7 +88,7 @@ class ThreadMemory {
   std::shared_ptr<Ledger> ledger_;
 };
 
-/// What the count of this thread says when there are not so many bytes; "" when nobody counts.
+/// The message for a failed allocation of `num_bytes`, with the bytes that this thread holds; "" if nothing is counted.
 std::string why_no_memory(std::size_t num_bytes);
 
 }  // namespace intercept

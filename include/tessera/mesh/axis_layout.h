@@ -1,5 +1,8 @@
 #pragma once
 
+#include <tessera/comm/topology.h>
+
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -114,5 +117,114 @@ class AxisSlice {
   int start_ = 0;             // the parent's rank of member 0
   int number_ = 0;
 };
+
+/// How many ranks lie along each axis of a three-dimensional layout.
+struct ThreeDSizes {
+  int dp = 1;
+  int tp = 1;
+  int pp = 1;
+
+  bool operator==(const ThreeDSizes&) const = default;
+};
+
+/// Where a rank lies in a three-dimensional layout.
+struct ThreeDCoordinates {
+  int dp = 0;
+  int tp = 0;
+  int pp = 0;  ///< the pipeline stage
+
+  bool operator==(const ThreeDCoordinates&) const = default;
+};
+
+/// Rank to (dp, tp, pp) and back, with the neighbours and groups that follow from it. Pure arithmetic: nothing
+/// communicates. Every function that takes a rank throws ConfigError when there is no such rank.
+class RankMapping {
+ public:
+  /// `topology` is what the launcher said about nodes (`world.topology()`). `order` names the axes from the slowest to
+  /// the fastest. Throws ConfigError for sizes below 1, a wrong order, or a topology of another number of ranks.
+  RankMapping(const ThreeDSizes& sizes, Topology topology, const std::vector<std::string>& order = default_order());
+
+  /// {"dp", "tp", "pp"}: neighbouring ranks are neighbouring stages of a pipeline.
+  static std::vector<std::string> default_order() { return {"dp", "tp", "pp"}; }
+
+  int num_ranks() const { return layout_.num_ranks(); }
+  ThreeDSizes sizes() const;
+  const AxisLayout& layout() const { return layout_; }
+
+  ThreeDCoordinates coordinates(int rank) const;
+  int rank_at(const ThreeDCoordinates& coordinates) const;
+
+  /// The ranks that differ from `rank` only along `axis` ("dp", "tp" or "pp"), itself among them, by coordinate.
+  std::vector<int> group_ranks(std::string_view axis, int rank) const;
+
+  // ---- Along the pipeline -------------------------------------------------------------------------------------------
+
+  bool is_pipeline_head(int rank) const { return coordinates(rank).pp == 0; }
+  bool is_pipeline_tail(int rank) const { return coordinates(rank).pp == sizes().pp - 1; }
+  /// All ranks of the first stage, ascending.
+  std::vector<int> pipeline_heads() const;
+  /// All ranks of the last stage, ascending.
+  std::vector<int> pipeline_tails() const;
+  /// The same dp and tp on the next stage; nothing at the tail.
+  std::optional<int> next_pipeline_rank(int rank) const;
+  /// The same dp and tp on the stage before; nothing at the head.
+  std::optional<int> previous_pipeline_rank(int rank) const;
+
+  // ---- On the machines ----------------------------------------------------------------------------------------------
+
+  int node_of(int rank) const;
+  /// The position of `rank` among the ranks of its node.
+  int local_rank_of(int rank) const;
+
+ private:
+  std::vector<int> stage_ranks(int stage) const;
+  std::optional<int> pipeline_neighbour(int rank, int distance) const;
+
+  AxisLayout layout_;
+  Topology topology_;
+};
+
+/// A stable name for each group that a layout can have: "dp.3" is the fourth line of axis dp, counted by its first
+/// rank; "dp+tp.1" the second slice along both. Every rank computes the same names, and nothing is created here: a
+/// `DeviceMesh` makes the groups this rank belongs to, under these names, when they are first used.
+class ProcessGroupIds {
+ public:
+  explicit ProcessGroupIds(AxisLayout layout);
+
+  const AxisLayout& layout() const { return layout_; }
+
+  /// Lines of all axes together.
+  int num_lines() const;
+  /// The names of all lines of an axis, or of all axes: O(ranks), for reports and tests.
+  std::vector<std::string> lines_of(const std::string& axis) const;
+  std::vector<std::string> all_lines() const;
+
+  /// The line of `axis` through `rank`.
+  std::string id_of(const std::string& axis, int rank) const;
+  /// The slice along several axes through `rank`. The order in which they are listed does not matter. Along no axis at
+  /// all, a rank is alone: "self.5".
+  std::string slice_id_of(const std::vector<std::string>& axes, int rank) const;
+  /// The lines through `rank`, one for each axis as declared.
+  std::vector<std::string> lines_through(int rank) const;
+
+  /// The members of a group, in group order. Throws ConfigError for a name that this layout does not have.
+  std::vector<int> ranks_of(const std::string& id) const;
+
+ private:
+  AxisLayout layout_;
+};
+
+/// The axes of a layout from the one that talks most to the one that talks least, by the names in use: "tp", then "cp"
+/// and "ep" (the one declared later first), then "dp", then "pp". An axis of another name is assumed to talk slightly
+/// more than the axis declared before it, or least of all when it is declared first. This agrees with the default
+/// order.
+std::vector<std::string> default_chattiness(const AxisLayout& layout);
+
+/// One warning for each axis that crosses nodes while an axis that talks less lies inside them, with an order of the
+/// axes that does better. Nothing when no order does. `chattiness` names all axes, the one that talks most first; empty
+/// means `default_chattiness`. Pure arithmetic: O(ranks * axes). Throws ConfigError when `chattiness` is not an
+/// arrangement of the axes.
+std::vector<std::string> layout_warnings(const AxisLayout& layout, const Topology& topology,
+                                         const std::vector<std::string>& chattiness = {});
 
 }  // namespace tessera

@@ -4,9 +4,7 @@
 #include <tessera/core/log.h>
 #include <tessera/core/options.h>
 #include <tessera/mesh/axis_layout.h>
-#include <tessera/mesh/mesh_axis.h>
-#include <tessera/mesh/process_group_ids.h>
-#include <tessera/mesh/rank_mapping.h>
+#include <tessera/mesh/ranks.h>
 
 #include <torch/arg.h>
 
@@ -40,10 +38,11 @@ struct DeviceMeshOptions {
 ///   DeviceMesh mesh(world, {{"dp", 4}, {"tp", 2}});
 ///   mesh["tp"].comm().all_reduce(partial);
 ///
-/// A rank's memory is O(axes) and the groups that it has used; no other group is ever made. Nothing here communicates.
+/// A rank's memory is O(axes), plus the groups that it has used; no other group is ever made. Nothing here
+/// communicates.
 ///
 /// Note [One mesh]
-/// Groups are made at their first use and told apart by their names and ranks. Two meshes over one world that both have
+/// Groups are made at their first use and identified by their names and ranks. Two meshes over one world that both have
 /// a group of the same name and ranks must make it in the same order on every member. Pass copies of one mesh instead.
 class DeviceMesh {
  public:

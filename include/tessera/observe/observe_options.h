@@ -1,6 +1,5 @@
 #pragma once
 
-#include <tessera/core/arg.h>
 #include <tessera/core/options.h>
 
 #include <chrono>

@@ -2,7 +2,6 @@
 
 #include <tessera/core/log.h>
 #include <tessera/observe/observe_options.h>
-#include <tessera/observe/sink.h>
 #include <tessera/observe/step_record.h>
 #include <tessera/observe/tracer.h>
 #include <tessera/observe/transfer_line.h>
@@ -15,7 +14,7 @@
 namespace tessera::observe {
 
 /// Shows and writes what a training run does, on a thread of its own. In a job, `tessera::make_observer()` makes one
-/// that also hears what the ranks say to each other.
+/// whose trace also has the calls of the communicators.
 ///
 ///   auto observer = tessera::make_observer(world, options, {.total_steps = 1000});
 ///   for (std::int64_t step = 1; step <= 1000; ++step) {
@@ -25,33 +24,34 @@ namespace tessera::observe {
 ///   observer->close();
 ///
 /// Note [Watching does not stop the training]
-/// The training thread puts a record into a queue and goes on; nobody is woken for it. When a disk is so slow that the
-/// queue fills, records are left out and counted, and when a file cannot be written, that sink ends with a warning. So
-/// the functions for the loop never throw and never wait; `close()` tells what went wrong.
+/// The training thread puts a record into a queue and goes on; it wakes no other thread. When a disk is so slow that
+/// the queue fills, records are left out and counted, and when a file cannot be written, that sink ends with a warning.
+/// So the functions for the loop never throw and never wait; `close()` reports what went wrong.
 ///
 /// Thread-safety: all functions but close().
 class Observer {
  public:
-  /// Throws ConfigError for options that cannot be, StorageError for files that cannot be made, and CommError when the
-  /// address for Prometheus cannot be had. Make it just before the loop: the first step's time counts from here.
+  /// Throws ConfigError for invalid options, StorageError for files that cannot be created, and CommError when the
+  /// address for Prometheus cannot be bound. Make it just before the loop: the first step's time counts from here.
   explicit Observer(const ObserveOptions& options, RunDescription run = {});
-  /// Closes, and logs what `close()` would throw. The progress line is left properly, also when an exception passes.
+  /// Closes, and logs what `close()` would throw. Also ends the progress line properly while an exception unwinds the
+  /// stack.
   ~Observer();
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;
 
-  /// A step is done. To be called on every rank: the trace has steps too.
+  /// Call it on every rank when a step is done: each rank's trace has steps too.
   void record(StepRecord record);
-  /// The next step's time counts from now: after an evaluation or a checkpoint, which are no part of it.
+  /// The next step's time counts from now. Call it after an evaluation or a checkpoint, which are no part of a step.
   void restart_clock();
-  /// Until the object that is returned goes; nothing without a trace.
+  /// A span in the trace, until the returned object is destroyed. Does nothing without a trace.
   Span span(std::string_view name);
   /// Prints a line to standard output without tearing the progress line.
   void print(std::string_view line);
-  /// The same for what a Logger writes, to standard error; for as long as the logger lives.
+  /// A sink for a Logger that prints to standard error in the same way. May outlive the observer.
   LogSink log_sink();
 
-  /// Where the progress line is, for others that have something to show beside it: CheckpointFolder::show_on().
+  /// The terminal of the progress line, for lines beside it: CheckpointFolder::show_on().
   std::shared_ptr<Terminal> terminal() const;
 
   /// Another destination, on this rank, for the records from now on.
@@ -64,7 +64,8 @@ class Observer {
   /// Records that were left out because the sinks were too slow.
   std::uint64_t num_dropped() const;
 
-  /// Blocks: until everything is written. Throws StorageError with everything that was not. Once.
+  /// Blocks: until everything is written. Throws StorageError that lists everything that was not. A second call does
+  /// nothing.
   void close();
 
  private:

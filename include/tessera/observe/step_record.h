@@ -8,13 +8,13 @@
 
 namespace tessera::observe {
 
-/// What a training loop says after a step. Only what is set appears anywhere:
+/// What a training loop reports after a step. Fields that are not set appear nowhere:
 ///
 ///   observer.record({.step = 12, .loss = loss.item<double>(), .tokens = batch.numel() * world.size()});
 struct StepRecord {
   std::int64_t step = 0;  ///< how many steps are done, this one included
   std::optional<double> loss{};
-  std::int64_t tokens = 0;  ///< of this step, over all ranks; 0: nobody counts them
+  std::int64_t tokens = 0;  ///< of this step, over all ranks; 0: not counted
   std::optional<double> learning_rate{};
   std::optional<double> gradient_norm{};
   /// How long the step took. Left out, it is the time since the previous record (see Observer::restart_clock()).
@@ -39,16 +39,32 @@ struct StepSummary {
   ProcessMemory memory;        ///< of this process
 
   double step_seconds() const { return seconds / static_cast<double>(num_steps); }
-  /// 0 when nobody counts tokens.
+  /// 0 when tokens are not counted.
   double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
 };
 
-/// Which run this is, and who of it.
+/// Which run this is, and which rank of it.
 struct RunDescription {
   int rank = 0;
   int num_ranks = 1;
-  std::int64_t total_steps = 0;  ///< what `StepRecord::step` will reach; 0: unknown, and no time of arrival
+  std::int64_t total_steps = 0;  ///< what `StepRecord::step` will reach; 0: unknown, so no ETA is shown
   std::string config{};          ///< shown with the run, as print_config() writes it; empty: nothing is shown
+};
+
+/// A destination for summaries. Derive from it for one of your own: see Observer::add_sink().
+/// One thread calls all functions, never the training thread. An exception ends the sink, not the training.
+class Sink {
+ public:
+  Sink() = default;
+  virtual ~Sink() = default;
+  Sink(const Sink&) = delete;
+  Sink& operator=(const Sink&) = delete;
+
+  virtual void take(const StepSummary& summary) = 0;
+  /// Called some times a second: write what is buffered.
+  virtual void flush() {}
+  /// The last call.
+  virtual void close() {}
 };
 
 }  // namespace tessera::observe

@@ -18,8 +18,8 @@ std::shared_ptr<Terminal> process_terminal(bool wanted);
 LogSink log_sink_above(std::shared_ptr<Terminal> terminal);
 
 /// Shows how far a transfer is, for as long as it lives: "saving step 20: 312 of 838 MB, 1.10 GB/s". On a terminal that
-/// an Observer has too it stands behind that one's line; gone, it leaves nothing. What takes less than half a second is
-/// not shown, and without a terminal there is no thread.
+/// an Observer uses too it stands behind the Observer's line. Its destructor removes it from the screen. A transfer of
+/// less than half a second is not shown. Without a terminal there is no thread.
 class TransferLine {
  public:
   TransferLine(const std::shared_ptr<Terminal>& terminal, const std::string& title,
@@ -28,7 +28,7 @@ class TransferLine {
   TransferLine(const TransferLine&) = delete;
   TransferLine& operator=(const TransferLine&) = delete;
 
-  /// Whether there is a terminal: else nobody looks at the count.
+  /// Whether there is a terminal. If not, nothing reads the count.
   bool is_shown() const { return drawing_ != nullptr; }
 
  private:

@@ -14,9 +14,9 @@ using AdamWOptions = torch::optim::AdamWOptions;
 ///
 ///   tessera::optim::AdamW optimizer(model->parameters(), tessera::optim::AdamWOptions(3e-4).weight_decay(0.1));
 ///
-/// Options, parameter groups and state are LibTorch's own (`AdamWOptions`, `AdamWParamState`), and so is what
-/// `torch::save` writes: each of the two optimizers loads what the other one saved. The arithmetic is the same too, but
-/// for rounding. What differs: a parameter that a group lists twice (tied weights) is stepped once, not twice.
+/// Options, parameter groups and state are LibTorch's own (`AdamWOptions`, `AdamWParamState`), and so is the format
+/// that `torch::save` writes: each of the two optimizers loads what the other one saved. The arithmetic is the same
+/// too, except for rounding. One difference: a parameter that a group lists twice (tied weights) is stepped once.
 ///
 /// Refused with ConfigError: complex parameters, gradients that are sparse or of another dtype or shape than their
 /// parameter, states of another shape.

@@ -5,8 +5,8 @@
 
 namespace tessera {
 
-/// While it lives, matrix products and what else is safe compute in `dtype`, weights and the rest stay as they are:
-/// what `with torch.autocast(device, dtype)` does in Python.
+/// While it lives, matrix products and other operators that LibTorch considers safe compute in `dtype`; weights keep
+/// their type. The same as `with torch.autocast(device, dtype)` in Python.
 ///
 ///   at::Tensor loss;
 ///   {
@@ -18,10 +18,10 @@ namespace tessera {
 /// Guards nest, and `at::kFloat` switches off: `const Autocast full(at::kFloat)` inside another one computes in full
 /// precision. The casts of weights are kept until the outermost guard of the thread ends, so end it before the
 /// optimizer's step.
-/// Thread-safety: acts on the thread that makes it, which must also end it. Backward's threads take it over. LibTorch
-/// keeps the casts of all threads together: where ranks are threads, one that ends its outermost guard drops those of
-/// the others, which are then made anew. A weight that is used several times may so be summed in another precision;
-/// ranks that are processes are not concerned.
+/// Thread-safety: acts on the thread that makes it, which must also end it. Backward's threads inherit it. LibTorch
+/// has one cache of casts for all threads: where ranks are threads, a rank that ends its outermost guard drops the
+/// casts of the others, which are then made again. So the gradients of a weight that is used several times may be
+/// summed in another precision. Ranks that are processes are not affected.
 class [[nodiscard]] Autocast {
  public:
   /// Throws ConfigError unless `dtype` is kBFloat16, kHalf or kFloat, and `device` has autocast.

@@ -43,9 +43,9 @@ struct GradScalerState {
   bool operator==(const GradScalerState&) const = default;
 };
 
-/// Keeps the gradients of fp16 training in range: the loss is multiplied by a scale that is as large as it can be, and
-/// an update whose gradients are not finite is skipped. All ranks decide together: one that finds an infinity makes all
-/// of them skip and lower the scale, whatever axis it lies on. A shard that stepped alone would no longer fit the
+/// Keeps the gradients of fp16 training in range: the loss is multiplied by a scale that is as large as possible, and
+/// an update whose gradients are not finite is skipped. All ranks decide together: if one rank, on whichever axis,
+/// finds an infinity, all ranks skip the update and lower the scale. A shard that stepped alone would no longer fit the
 /// others.
 ///
 ///   GradScaler scaler(mesh);
@@ -59,41 +59,41 @@ struct GradScalerState {
 /// Thread-safety: one thread at a time.
 class GradScaler {
  public:
-  /// Decides with all ranks that share `model`; alone for a module as it is.
+  /// Decides with all ranks that share `model`; alone for a module that is not shared.
   explicit GradScaler(const ParallelModel& model, const GradScalerOptions& options = {});
   /// Decides with all ranks of `mesh`: one small all-reduce for each optimizer and update.
   explicit GradScaler(const DeviceMesh& mesh, const GradScalerOptions& options = {});
   /// Decides with these ranks: a world, one axis, or a communicator.
   explicit GradScaler(const Ranks& ranks, const GradScalerOptions& options = {});
-  /// Decides along each of these axes, one after the other, so with all ranks of the mesh that they span.
+  /// Decides along each of these axes, one after the other, and so with all ranks of the mesh that they span.
   explicit GradScaler(const std::vector<Ranks>& axes, const GradScalerOptions& options = {});
 
   /// The loss to call backward() on.
   at::Tensor scale(const at::Tensor& loss) const;
 
-  /// Divides the gradients of `optimizer` by the scale and looks for what is not finite; whether there was any, on any
-  /// rank, `found_infinity` tells. `step` does it, unless this was called before.
+  /// Divides the gradients of `optimizer` by the scale and looks for values that are not finite; found_infinity()
+  /// returns whether any rank found one. step() calls it if the program did not.
   /// Collective: over all ranks of the scaler. Throws ConfigError when it was called since the last update(), when a
   /// gradient is fp16 (weights must be float), and when the ranks have different scales.
   void unscale(torch::optim::Optimizer& optimizer);
 
-  /// optimizer.step(), unless any rank found an infinity. True when the step was made; the same on all ranks.
+  /// Calls optimizer.step(), unless a rank found an infinity. Returns whether it did; the same on all ranks.
   /// Collective: as unscale(). Throws ConfigError when it was called since the last update().
   bool step(torch::optim::Optimizer& optimizer);
 
-  /// The scale of the next update: lower after an infinity, higher after a long time without. Once after all steps.
-  /// Throws ConfigError when nothing was unscaled, and when the scale fell out of range: then the gradients are not
-  /// finite whatever the scale, and the reason is in the model or the data.
+  /// Sets the scale of the next update: lower after an infinity, higher after `growth_interval` updates without one.
+  /// Call it once after all steps. Throws ConfigError when nothing was unscaled, and when the scale fell out of range:
+  /// then the gradients are not finite whatever the scale, and the reason is in the model or the data.
   void update();
 
   double current_scale() const { return scale_; }
-  /// In the gradients that were unscaled since the last update(), on any rank.
+  /// Whether any rank found an infinity in the gradients that were unscaled since the last update().
   bool found_infinity() const { return found_infinity_; }
   /// Updates that were skipped since the scaler was made.
   std::int64_t num_skipped() const { return num_skipped_; }
 
   GradScalerState state() const { return {scale_, growth_tracker_}; }
-  /// Requires: the same state on all ranks; the next unscale() finds out.
+  /// Requires: the same state on all ranks; the next unscale() checks the scale.
   void set_state(const GradScalerState& state);
 
  private:

@@ -39,26 +39,26 @@ struct ScheduleOptions {
   static const FieldList<ScheduleOptions>& fields();
 };
 
-/// The part of the full learning rate that update `step`, counted from 0, takes. A pure function: a run that resumes at
-/// a step needs nothing but its number. Throws ConfigError with every fault of the options (numbers out of range,
-/// fields that the kind has no use for), and for a negative step.
+/// The fraction of the full learning rate that update `step`, counted from 0, takes. A pure function: a run that
+/// resumes at a step needs nothing but its number. Throws ConfigError with every fault of the options (numbers out of
+/// range, fields that the kind does not use), and for a negative step.
 double lr_factor(const ScheduleOptions& options, std::int64_t step);
 
-/// Sets the learning rates of an optimizer, each group's in proportion to the one it had at the beginning.
+/// Sets the learning rate of each parameter group of an optimizer, in proportion to the group's rate at the beginning.
 ///
 ///   LrSchedule schedule(optimizer, options);   // sets the rate of update 0
 ///   for (...) { ...; optimizer.step(); schedule.advance(); }
 ///
-/// To resume: make it as at the first start, load the optimizer, then `set_step(number of updates done)`. In that
-/// order: a loaded optimizer has the learning rates of its last update, not the full ones.
+/// To resume: make the schedule as at the first start, load the optimizer, then `set_step(number of updates done)`.
+/// Keep that order: a loaded optimizer has the learning rates of its last update, not the full ones.
 /// Requires: `optimizer` outlives it and gets no further parameter groups. Any LibTorch optimizer.
 class LrSchedule {
  public:
   LrSchedule(torch::optim::Optimizer& optimizer, const ScheduleOptions& options);
 
-  /// After each update.
+  /// Call it after each update.
   void advance() { set_step(step_ + 1); }
-  /// The rates of update `step`, whatever was before.
+  /// Sets the rates of update `step`, whatever the step was before.
   void set_step(std::int64_t step);
 
   std::int64_t step() const { return step_; }

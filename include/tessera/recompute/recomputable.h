@@ -2,8 +2,8 @@
 
 namespace tessera {
 
-/// A module that can keep less for backward by computing parts of its forward again, as with checkpoint() around its
-/// layers. `parallelize()` asks for it by this.
+/// A module that can keep less for backward by computing parts of its forward again, for example with recompute()
+/// around its layers. `parallelize()` switches that on through this interface.
 class Recomputable {
  public:
   virtual ~Recomputable() = default;

@@ -10,25 +10,25 @@
 
 namespace tessera {
 
-/// Memory of a device, uninitialised, that is given back when nobody holds it.
+/// Allocates uninitialised memory of a device, which is freed when nobody holds it.
 using AllocateBytes = std::function<std::shared_ptr<void>(std::size_t num_bytes)>;
 
-/// Pages of the host that are the process's own, and go back to the system. Throws StorageError when there are none.
+/// Private pages of host memory, unmapped when nobody holds them. Throws StorageError when the system has none.
 std::shared_ptr<void> host_pages(std::size_t num_bytes);
 
-/// Memory that units borrow while they are gathered. Buffers are kept for the next borrower, since fresh pages cost
-/// more to fault in than most units take to gather, and given back with the pool; or at once, where who allocates keeps
-/// them.
-/// Thread-safety: memory may be given back by any thread, and later than the pool; else of one thread.
+/// Memory that units borrow while they are gathered. The pool keeps returned buffers for the next borrower, since fresh
+/// pages cost more to fault in than most units take to gather, and frees them when it is destroyed. A pool that keeps
+/// nothing frees them at once, for allocators that keep memory themselves.
+/// Thread-safety: any thread may return memory, even after the pool is gone; all else from one thread.
 class BufferPool {
  public:
-  /// Buffers are of one size, the largest that will be asked for; with 0, of the very size that is asked for, for units
-  /// that are all gathered at once.
+  /// All buffers have `buffer_bytes`, the largest size that will be requested. With 0, each has the requested size, for
+  /// units that are all gathered at once.
   BufferPool(AllocateBytes allocate, std::size_t buffer_bytes, c10::Device device = c10::kCPU);
-  /// Keeps nothing: buffers are of the very size that is asked for, and go back to who allocates them.
+  /// Keeps nothing: buffers have the requested size, and returned ones go back to the allocator.
   static BufferPool that_keeps_nothing(AllocateBytes allocate, c10::Device device);
 
-  /// Uninitialised; returns to the pool by itself.
+  /// Uninitialised memory, which returns to the pool when the DataPtr is destroyed.
   c10::DataPtr lend(std::size_t num_bytes);
 
   std::size_t lent_bytes() const;
@@ -36,12 +36,13 @@ class BufferPool {
   /// Of all buffers, lent or kept.
   std::size_t held_bytes() const;
 
-  /// Told of changes: bytes that are lent, and bytes of buffers that hold nothing. Replaces the one before.
+  /// Called with each change: of the bytes that are lent, and of the bytes of free buffers. observe() replaces the
+  /// former observer.
   using OnChange = std::function<void(std::int64_t lent_bytes, std::int64_t spare_bytes)>;
   void observe(OnChange on_change);
 
  private:
-  // What was lent holds on to it, and not to who allocates: the threads of a group let go of tensors too.
+  // Loans keep the State alive, but not the allocator: the threads of a group may be the last to release a tensor.
   struct State;
 
   AllocateBytes allocate_;

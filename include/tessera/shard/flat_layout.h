@@ -9,26 +9,26 @@
 
 namespace tessera {
 
-/// Where tensors lie when they are laid one after another in a row of elements.
+/// Where tensors lie when they are laid one after another in a flat buffer.
 class FlatLayout {
  public:
   struct Item {
     std::string name;
-    Slice slice;  ///< which part of the tensor of that name: all of it, or what other ranks left of it
-    Range range;  ///< in the row
+    Slice slice;  ///< which part of the tensor of that name: all of it, or this rank's part if it was cut before
+    Range range;  ///< in the buffer
 
-    /// As it lies there.
+    /// The shape that it has in the buffer.
     std::vector<std::int64_t> shape() const { return slice.selected_shape(); }
   };
 
   /// Every tensor starts at a multiple of `alignment` elements.
   explicit FlatLayout(std::int64_t alignment = 1) : alignment_(alignment) {}
 
-  /// Requires: the slice takes all of the indices that it selects.
+  /// Requires: the slice takes all elements of the indices that it selects.
   void add(std::string name, Slice slice);
 
   const std::vector<Item>& items() const { return items_; }
-  /// Of the row, gaps between tensors among them.
+  /// Of the buffer, including the gaps between tensors.
   std::int64_t num_elements() const { return num_elements_; }
   /// Of the tensors alone.
   std::int64_t num_tensor_elements() const;

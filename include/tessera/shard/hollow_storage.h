@@ -9,11 +9,11 @@
 
 namespace tessera {
 
-/// A row of elements that tensors are views of, whose bytes come and go beneath them. While there are none, whoever
-/// reads or writes the tensors gets an error with the text of `take()`; operators that only make views work.
+/// A flat buffer that tensors are views of. Its bytes can be given and taken while the tensors live. Without bytes,
+/// reading or writing the tensors throws an error with the text of `take()`; operators that only make views work.
 ///
-/// Tensors that autograd has saved are views too, so they find the bytes of the moment. Writing them here changes no
-/// version counter.
+/// Tensors that autograd has saved are views too, so they see the present bytes. Giving bytes changes no version
+/// counter.
 /// Thread-safety: none.
 class HollowStorage {
  public:
@@ -21,7 +21,7 @@ class HollowStorage {
   HollowStorage(std::int64_t num_elements, at::ScalarType dtype, c10::Device device, const std::string& why_empty);
 
   /// All of it, one-dimensional.
-  const at::Tensor& row() const { return row_; }
+  const at::Tensor& flat() const { return flat_; }
   at::Tensor view(std::int64_t start, at::IntArrayRef shape) const;
   /// Whether the tensor is a view of it.
   bool holds(const at::Tensor& tensor) const;
@@ -30,9 +30,9 @@ class HollowStorage {
 
   /// Requires: memory for num_bytes().
   void give(c10::DataPtr bytes);
-  /// The bytes go back to who gave them, unless the caller keeps them.
+  /// Removes the bytes and returns them. They are freed if the caller drops them.
   c10::DataPtr take(const std::string& why_empty);
-  /// Requires: no bytes.
+  /// Sets the text of the error that a read or write throws. Requires: no bytes.
   void explain(const std::string& why_empty);
 
  private:
@@ -40,7 +40,7 @@ class HollowStorage {
 
   std::int64_t num_bytes_;
   bool has_bytes_ = false;
-  at::Tensor row_;
+  at::Tensor flat_;
 };
 
 }  // namespace tessera

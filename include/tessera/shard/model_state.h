@@ -22,10 +22,10 @@ namespace tessera {
 /// Ranks that share a model.
 struct ModelAxis {
   Communicator comm;
-  bool divides;  ///< they hold different parts of some tensor; else each holds what the others hold
+  bool divides;  ///< they hold different parts of some tensor; else all hold the same
 };
 
-/// What one of the tensors that a rank trains holds of a parameter of the model.
+/// The part of a parameter of the model that lies in one of the tensors that a rank trains.
 struct ParameterPart {
   std::string name;  ///< of the model's parameter
   Slice slice;       ///< of the whole parameter; empty where this rank holds nothing of it
@@ -36,17 +36,17 @@ struct ParameterPart {
 struct TrainedTensor {
   std::string name;  ///< of the parameter, or of the unit whose parameters lie in it one behind the other
   at::Tensor tensor;
-  /// What it holds, and so what a tensor of its shape holds, as those of an optimizer's state.
+  /// What it holds. A tensor of the same shape, as in an optimizer's state, holds the same parts.
   std::vector<ParameterPart> parts;
   /// The axes of the model, by their place in its list, along which every rank holds the same elements of it and gets
   /// the same gradient.
   std::vector<std::size_t> replicated_over;
 };
 
-/// A part of a tensor of the model. Its values are one-dimensional, but for a tensor that stays whole and does not lie
-/// row by row in memory: that one itself.
+/// A part of a tensor of the model. Its values are one-dimensional. Exception: for a tensor that stays whole and does
+/// not lie in row-major order, the values are that tensor itself.
 struct StateSlice : TensorSlice {
-  bool is_buffer = false;  ///< of the model, whole on every rank: rank 0's counts
+  bool is_buffer = false;  ///< a buffer of the model, whole on every rank; rank 0's values count
 };
 
 /// What gather() makes whole.
@@ -60,7 +60,7 @@ struct GatherOptions {
 
 namespace shard {
 
-/// A model on one rank, as whoever shares it implements it. Programs use ParallelModel, which says what the calls mean.
+/// A model on one rank. Each way to share a model implements it. Programs use ParallelModel, which documents the calls.
 class ModelState {
  public:
   virtual ~ModelState() = default;
@@ -70,7 +70,7 @@ class ModelState {
   virtual std::vector<TrainedTensor> trained() const = 0;
   virtual std::vector<StateSlice> state_slices() const = 0;
 
-  /// `grad()` of what is trained becomes what the program has left there: what it cleared by the model is gone.
+  /// Drops the gradients of trained tensors that the program has cleared through the model, as model->zero_grad() does.
   virtual void settle_gradients() {}
   virtual void before_write() {}
   virtual void after_write() {}
@@ -83,24 +83,24 @@ class ModelState {
   virtual void break_promise() noexcept {}
   virtual void sync_buffers() {}
   virtual void hold(const GatherOptions& options) { static_cast<void>(options); }
-  /// What hold() was given. Requires: that did not throw.
+  /// Ends hold() of the same options. Requires: hold() did not throw.
   virtual void let_go(const GatherOptions& options) noexcept { static_cast<void>(options); }
 };
 
-/// From now on, as long as the state lives, a ParallelModel of its module is this one: who passes the module alone must
-/// not be taken for one process that has all of it.
+/// From now on, as long as the state lives, a ParallelModel made of its module uses this state. Otherwise a program
+/// that passes the module alone would be treated as one process that has all of the model.
 void note_shared(const std::shared_ptr<ModelState>& state);
-/// That one; null when nobody shares the module. Not for its parts.
+/// The state that was noted for this module; null when the module is not shared. Does not find submodules.
 std::shared_ptr<ModelState> find_shared(const torch::nn::Module& module);
 
 /// The parameters of a model that this rank holds in one piece, each once, the same along all of `num_axes` axes.
 std::vector<TrainedTensor> whole_parameters(const torch::nn::Module& model, std::size_t num_axes);
 /// Its parameters and buffers.
 std::vector<StateSlice> whole_state(const torch::nn::Module& model);
-/// In a row where it lies so; else as it is: a copy would be taken for the tensor itself, and what is written to it
+/// One-dimensional if the tensor lies in row-major order, else the tensor itself: values written to a copy would be
 /// lost.
 StateSlice whole_state(const std::string& name, const at::Tensor& tensor, bool is_buffer);
-/// Throws ConfigError for a parameter that somebody has cut before: `what` needs to know who has the other parts.
+/// Throws ConfigError for a parameter that was cut before: `what` does not know which ranks hold the other parts.
 void require_uncut(const torch::nn::Module& model, const std::string& what);
 
 }  // namespace shard

@@ -13,12 +13,12 @@ namespace tessera {
 
 /// Which elements of a tensor, and in which order: what a rank holds of it, or what a file has.
 ///
-/// First some indices are taken in each dimension, one or more ranges of them, ascending; that gives a smaller tensor,
-/// as tensor parallelism makes it: rows, columns, or the three parts of a fused projection's rows. Then a range of its
-/// elements is taken, laid out row by row, as sharding does. So a slice of a slice is a slice. Elements keep the order
-/// that they have in the tensor.
+/// First some indices are selected in each dimension: one or more ranges, ascending. They give a smaller tensor, as
+/// tensor parallelism makes it: rows, columns, or the three parts of a fused projection's rows. Then a range of the
+/// smaller tensor's elements is taken, in row-major order, as sharding does. So a slice of a slice is a slice. Elements
+/// keep the order that they have in the tensor.
 ///
-/// Pure arithmetic: no memory, no communication. Throws ConfigError for what does not lie in the tensor.
+/// Pure arithmetic: no memory, no communication. Throws ConfigError for indices or elements outside of the tensor.
 class Slice {
  public:
   /// Of a tensor with one element and no dimension.
@@ -27,16 +27,16 @@ class Slice {
   /// In every dimension the indices from `starts` on, `sizes` of them.
   static Slice box(std::vector<std::int64_t> shape, const std::vector<std::int64_t>& starts,
                    const std::vector<std::int64_t>& sizes);
-  /// A range of the tensor's elements, laid out row by row.
-  static Slice stretch(std::vector<std::int64_t> shape, Range elements);
+  /// A range of the tensor's elements, in row-major order.
+  static Slice extent(std::vector<std::int64_t> shape, Range elements);
 
-  /// Of these elements' tensor, in one dimension: only these indices. Ranges ascend and do not overlap.
+  /// Of the selected tensor, only these indices of one dimension. Ranges ascend and do not overlap.
   /// Requires: part() was not called.
   Slice select(std::size_t dim, const std::vector<Range>& indices) const;
   Slice narrow(std::size_t dim, Range indices) const { return select(dim, {indices}); }
   /// A range of these elements, in their order.
   Slice part(Range elements) const;
-  /// What `inner` takes of a tensor that consists of these elements.
+  /// The slice that results when `inner` is taken of a tensor that consists of these elements.
   Slice then(const Slice& inner) const;
 
   /// Of the tensor.
@@ -50,16 +50,16 @@ class Slice {
   std::int64_t num_tensor_elements() const;
 
   bool is_whole() const { return range_.size == num_tensor_elements(); }
-  /// Whether it is what select() gave, all of it.
+  /// Whether it takes all elements of the selected indices.
   bool takes_all_selected() const;
-  /// As one range of the tensor's elements, laid out row by row; nothing when it is not one.
-  std::optional<Range> as_stretch() const;
-  /// The same elements, said in one way, as far as that can be told cheaply: what is one stretch is said so, and
-  /// indices without elements are left out. Slices of one tensor that are not the same have no equal ones.
+  /// As one range of the tensor's elements, in row-major order; nullopt when the elements are not one range.
+  std::optional<Range> as_extent() const;
+  /// The same elements in a normal form, as far as that is cheap: a slice that is one extent is written as an extent,
+  /// and indices without elements are left out. Slices with different elements of one tensor have different forms.
   Slice canonical() const;
   /// A range of indices in each dimension.
   using Box = std::vector<Range>;
-  /// The same elements as boxes, in no order; nothing when there would be more than `most`.
+  /// The same elements as boxes, in no particular order; nullopt when there would be more than `most`.
   std::optional<std::vector<Box>> boxes(std::size_t most) const;
 
   /// For messages: "elements 8:15 of [0:4, 2:4+6:8] of [4, 8]".

@@ -8,11 +8,11 @@
 
 namespace tessera {
 
-/// What one rank holds of a tensor that may lie on many.
+/// What one rank holds of a tensor that may be spread over many ranks.
 struct TensorSlice {
   std::string name;   ///< of the whole tensor
   Slice slice;        ///< of it
-  at::Tensor values;  ///< as many as the slice has, in its order; shares memory with what is trained
+  at::Tensor values;  ///< the elements of the slice, in its order; shares memory with the tensor that is trained
 };
 
 }  // namespace tessera

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <tessera/core/arg.h>
 #include <tessera/core/options.h>
 #include <tessera/tokens/tokenizer.h>
 
@@ -42,9 +41,9 @@ struct PackSummary {
   std::vector<std::filesystem::path> written;
 };
 
-/// Packs text files, in this order, into one token file at `output` (see TokenFileWriter). The options' tokenizer and
-/// model are the caller's business: they name what `tokenizer` is. Nothing is written when this throws: ConfigError for
-/// options that cannot be met and for text that the tokenizer refuses, StorageError for files.
+/// Packs text files, in this order, into one token file at `output` (see TokenFileWriter). The options `tokenizer` and
+/// `model` are not read here: the caller makes `tokenizer` from them. Throws ConfigError for options that cannot be met
+/// and for text that the tokenizer refuses, StorageError for files; then nothing is written.
 PackSummary pack(const std::vector<std::filesystem::path>& inputs, const std::filesystem::path& output,
                  const Tokenizer& tokenizer, const PackOptions& options);
 

@@ -10,17 +10,17 @@
 
 namespace tessera {
 
-/// Writes a token file, document after document. Nothing is seen under its name before `finish()`, and then all of it:
-/// the bytes are on disk first (fsync), and renamed files replace what was there. Of a Megatron pair a reader sees the
-/// former one, no index, or the new one.
-/// A process that is killed leaves files NAME.PROCESS.partial behind, which nothing reads.
+/// Writes a token file, document after document. Nothing appears under its name before `finish()`, and then all of it
+/// does: the bytes are brought to the disk first (fsync), then a rename replaces what was there. Of a Megatron pair a
+/// reader sees the former pair, no index, or the new pair.
+/// A process that is killed leaves hidden files .NAME.PROCESS-NUMBER.tmp behind, which nothing reads.
 /// Thread-safety: one thread.
 class TokenFileWriter {
  public:
   /// `path`: for Megatron PREFIX, PREFIX.bin or PREFIX.idx; for llm.c the file. llm.c's formats have one type each.
-  /// Throws ConfigError when the format has no such type, StorageError when no file can be made there.
+  /// Throws ConfigError when the format has no such type, StorageError when no file can be created there.
   TokenFileWriter(const std::filesystem::path& path, TokenFormat format, TokenType type);
-  /// Without `finish()` nothing stays.
+  /// Without `finish()` it removes what was written.
   ~TokenFileWriter();
   TokenFileWriter(TokenFileWriter&&) noexcept;
   TokenFileWriter& operator=(TokenFileWriter&&) noexcept;

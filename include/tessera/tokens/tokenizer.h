@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-/// Text to numbers and back. Implement it to pack text with a tokenizer of one's own.
+/// Text to numbers and back. Implement it to pack text with a tokenizer of your own.
 /// Thread-safety: all members may be called from any thread.
 class Tokenizer {
  public:
@@ -20,13 +20,13 @@ class Tokenizer {
   virtual std::int64_t vocabulary_size() const = 0;
   /// The token that ends a document; nothing when the vocabulary has none.
   virtual std::optional<std::int64_t> end_of_document() const = 0;
-  /// Appends the tokens of a whole document to `tokens`. Throws ConfigError for text that it cannot take.
+  /// Appends the tokens of a whole document to `tokens`. Throws ConfigError for text that it cannot encode.
   virtual void encode(std::string_view text, std::vector<std::int64_t>& tokens) const = 0;
   /// Throws ConfigError for numbers that are no tokens. The end of a document has no text.
   virtual std::string decode(std::span<const std::int64_t> tokens) const = 0;
 };
 
-/// Each byte is a token, so any text, of any language, is itself again: 0 to 255, and 256 ends a document.
+/// Each byte is a token, 0 to 255, so text of any language decodes to itself; 256 ends a document.
 class ByteTokenizer final : public Tokenizer {
  public:
   static constexpr std::int64_t kEndOfDocument = 256;

@@ -1,9 +1,10 @@
 #pragma once
 
-#include <tessera/train/loader_options.h>
+#include <tessera/core/options.h>
 #include <tessera/train/sampler.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -13,9 +14,19 @@
 
 namespace tessera {
 
+struct LoaderOptions {
+  /// Threads that make batches. Raise it when making one takes longer than a step; the order stays the same.
+  TESSERA_ARG(std::int64_t, num_threads) = 1;
+  /// Batches that may lie ready or in the making. Raise it when the time to make one varies; each costs its memory.
+  TESSERA_ARG(std::int64_t, prefetch) = 4;
+
+ public:
+  static const FieldList<LoaderOptions>& fields();
+};
+
 namespace train {
 
-/// A Loader with the type of its batches forgotten.
+/// A Loader whose batch type is erased.
 class BatchQueue {
  public:
   using Make = std::function<std::shared_ptr<void>(const SampleBatch&)>;
@@ -46,8 +57,8 @@ class BatchQueue {
 ///   for (tessera::TokenBatch& batch : loader) train_on(batch);  // one epoch; the next loop is the next epoch
 ///   save(loader.state());                                       // of what was given out, not of what lies ready
 ///
-/// What the function throws comes out of the `next()` that its batch would have come out of; batches before it come
-/// first. After that, and after `stop()`, the loader gives nothing more.
+/// When the function throws, the `next()` that would have returned its batch rethrows, after the batches before it were
+/// returned. So does every later `next()`. After `stop()`, `next()` throws ConfigError.
 /// Requires: with several threads, a function that may run on all of them at once.
 /// Thread-safety: one thread calls the members.
 template <class Batch>
@@ -62,26 +73,26 @@ class Loader {
             },
             options) {}
 
-  /// The next batch; nothing, once, at the end of an epoch, and the call after that gives the first of the next one.
-  /// Blocks: until it is made.
+  /// The next batch. At the end of an epoch nothing, once; the call after that returns the first batch of the next
+  /// epoch. Blocks: until it is made.
   std::optional<Batch> next() {
     const std::shared_ptr<void> batch = queue_.next();
     if (!batch) return std::nullopt;
     return std::move(*static_cast<Batch*>(batch.get()));
   }
 
-  /// Where to go on after what was given out by `next()`: for `restore`, of this or of a sampler.
+  /// The position behind the batches that `next()` has returned, for `restore` of a loader or a sampler.
   const SamplerState& state() const { return queue_.state(); }
-  /// Goes on where `state` was taken; batches that lie ready are dropped. Also after `stop()` or an error. Throws as
-  /// `Sampler::restore`, and then nothing has changed. Blocks: until the batches in the making are done.
+  /// Continues where `state` was taken, also after `stop()` or an error. Batches that are ready are dropped. Throws as
+  /// `Sampler::restore` does, and then nothing has changed. Blocks: until the batches in the making are done.
   void restore(const SamplerState& state) { queue_.restore(state); }
   /// How long `next()` has waited since the start: what reading costs the training loop.
   double seconds_waited() const { return queue_.seconds_waited(); }
-  /// Ends the threads, without waiting for the batches that lie ready. Blocks: until those in the making are done.
+  /// Ends the threads and drops the batches that are ready. Blocks: until those in the making are done.
   /// The destructor does the same.
   void stop() { queue_.stop(); }
 
-  /// The batches up to the end of the epoch. Once only for each loop.
+  /// Iterates once over the batches up to the end of the epoch.
   class Iterator {
    public:
     using iterator_category = std::input_iterator_tag;
@@ -94,7 +105,7 @@ class Loader {
     Batch& operator*() { return *batch_; }
     Batch* operator->() { return &*batch_; }
     Iterator& operator++() {
-      batch_.reset();  // before the next one is waited for: two would be alive
+      batch_.reset();  // before waiting for the next one: else two would be alive
       batch_ = loader_->next();
       return *this;
     }

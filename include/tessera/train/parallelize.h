@@ -1,7 +1,7 @@
 #pragma once
 
 #include <tessera/core/options.h>
-#include <tessera/data_parallel/ddp_options.h>
+#include <tessera/data_parallel/distribute.h>
 #include <tessera/fsdp/fsdp_options.h>
 #include <tessera/mesh/device_mesh.h>
 #include <tessera/shard/parallel_model.h>
@@ -38,10 +38,10 @@ struct ParallelizeOptions {
 /// divided so.
 DeviceMesh make_mesh(const World& world, const ParallelizeOptions& options);
 
-/// Makes of a model that was not modified one that the ranks of the mesh train together. Axes by name: "dp", or
-/// "replica" and "shard" for hybrid sharding. Build the optimizer on the `parameters()` of what it returns.
-/// Collective: over the mesh. Throws ConfigError, on every rank, for options that cannot be met, as an axis along which
-/// nothing would be shared.
+/// Turns an unmodified model into one that the ranks of the mesh train together. Axes by name: "dp", or "replica" and
+/// "shard" for hybrid sharding. Build the optimizer on the `parameters()` of the result.
+/// Collective: over the mesh. Throws ConfigError, on every rank, for options that cannot be met, such as an axis along
+/// which nothing would be shared.
 ParallelModel parallelize(const std::shared_ptr<torch::nn::Module>& model, const DeviceMesh& mesh,
                           const ParallelizeOptions& options = {});
 

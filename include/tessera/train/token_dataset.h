@@ -1,6 +1,5 @@
 #pragma once
 
-#include <tessera/core/arg.h>
 #include <tessera/core/options.h>
 #include <tessera/tokens/token_file.h>
 
@@ -33,16 +32,16 @@ struct TokenBatch {
 
 /// Token files as windows of `sequence_length + 1` tokens. Windows overlap by one token, so each token is predicted
 /// once: token t of a file (or of a document, when these are separate) by its window (t - 1) / sequence_length.
-/// The tokens after the last whole window of a joined file are left out; `num_tokens_left_out()` tells how many.
+/// The tokens after the last whole window of a joined file are left out; `num_tokens_left_out()` is their number.
 /// A handle: cheap to copy. Thread-safety: all members may be called from any thread.
 class TokenDataset {
  public:
-  /// Fills windows that a document is too short for: what cross_entropy ignores. As input a token 0 stands there.
+  /// The target behind the end of a document in its last window: cross_entropy ignores it. The input there is token 0.
   static constexpr std::int64_t kPadding = -100;
 
-  /// Several files are one dataset, in this order; no window holds tokens of two. Of separate documents, 8 bytes each
-  /// are kept. Throws ConfigError when there is not one window, or when documents are to be separate and a file has no
-  /// index.
+  /// Several files are one dataset, in this order; no window holds tokens of two. Separate documents take 8 bytes of
+  /// memory each. Throws ConfigError when there is not one window, or when documents are to be separate and a file has
+  /// no index.
   explicit TokenDataset(std::vector<TokenFile> files, const TokenDatasetOptions& options = {});
 
   /// Windows.

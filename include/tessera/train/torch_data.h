@@ -29,18 +29,19 @@ namespace tessera {
 ///       torch::data::DataLoaderOptions().batch_size(sampler.largest_part()).workers(2));
 ///   for (auto& batch : *loader) ...                       // one epoch; the next loop is the next epoch
 ///
-/// torch::data asks for batches ahead, so this does not know what the loop was given. The loop does: after n global
-/// batches of b samples it is at `sampler.state().advanced(n * b)`, of the sampler as it was before the loop.
-/// tessera::Loader knows by itself.
-/// torch::data knows no empty batch: with `last_batch` "keep" a rank that gets none ends with a ConfigError.
+/// torch::data asks for batches ahead of the loop, so this cannot tell which of them the loop has received. The loop
+/// can: after n global batches of b samples its state is `sampler.state().advanced(n * b)`, with the sampler as it was
+/// before the loop. tessera::Loader keeps that state itself.
+/// torch::data has no empty batches: with `last_batch` "keep", a rank that gets no sample throws ConfigError.
 class TorchSampler : public torch::data::samplers::Sampler<> {
  public:
   explicit TorchSampler(tessera::Sampler sampler) : sampler_(std::move(sampler)), start_(sampler_.state()) {}
 
-  /// Begins where the sampler stands, and later with the next epoch, also when a loop was left before its end.
+  /// The first call begins where the sampler stands. Each later one begins the next epoch, even if the loop before it
+  /// ended early.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override {
     if (new_size && static_cast<std::int64_t>(*new_size) != sampler_.num_samples()) {
-      throw ConfigError("a sampler for " + std::to_string(sampler_.num_samples()) + " samples was told of " +
+      throw ConfigError("a sampler for " + std::to_string(sampler_.num_samples()) + " samples was asked for " +
                         std::to_string(*new_size) + ": make another one, its order would be another");
     }
     const std::int64_t begun = start_.epoch;
@@ -62,7 +63,7 @@ class TorchSampler : public torch::data::samplers::Sampler<> {
                         std::to_string(sampler_.options().global_batch()) + " is " +
                         std::to_string(sampler_.largest_part()) + ": DataLoaderOptions().batch_size(that)");
     }
-    // The loader may ask again after the end, and must not be led into the next epoch by that.
+    // The loader may call again after the end of the epoch; that must not begin the next one.
     const auto batch = ended_ ? std::nullopt : sampler_.next();
     ended_ = !batch;
     if (!batch) return std::nullopt;
@@ -75,7 +76,7 @@ class TorchSampler : public torch::data::samplers::Sampler<> {
     return std::vector<std::size_t>(batch->samples.begin(), batch->samples.end());
   }
 
-  /// The sampler's own place, which is ahead of the loop.
+  /// Saves the sampler's own position, which is ahead of the loop's.
   void save(torch::serialize::OutputArchive& archive) const override {
     for (const auto& [key, value] : sampler_.state().to_values()) archive.write(key, c10::IValue(value));
   }

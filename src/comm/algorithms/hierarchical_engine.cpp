@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "comm/algorithms/message_passing.h"
+#include "comm/algorithms/message_engine.h"
 #include "comm/group.h"
 
 namespace tessera::comm {
@@ -67,12 +67,12 @@ HierarchicalEngine::HierarchicalEngine(Group& group)
 }
 
 Communicator HierarchicalEngine::local(Deadline deadline) const {
-  return local_.with_strategy(CommunicationStrategy::kAllReduce)
+  return local_.with_strategy(CommunicationStrategy::kBackend)
       .with_timeout(std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()));
 }
 
 Communicator HierarchicalEngine::leaders(Deadline deadline) const {
-  return leaders_->with_strategy(CommunicationStrategy::kAllReduce)
+  return leaders_->with_strategy(CommunicationStrategy::kBackend)
       .with_timeout(std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()));
 }
 

@@ -44,13 +44,13 @@ void RingEngine::reduce_scatter(Buffer piece, Buffer whole, const Counts& counts
   // at once, so that one is added up while the next arrives and the sums on their way stay in cache.
   const auto offsets = offsets_of(counts);
   const std::int64_t longest = *std::max_element(counts.begin(), counts.end());
-  const std::int64_t stretch = std::min(longest, kSegmentsAtOnce * kSegmentBytes / whole.element_bytes());
-  const Scratch first(whole, stretch);
-  const Scratch second(whole, stretch);
-  for (std::int64_t begin = 0; begin < longest; begin += stretch) {
+  const std::int64_t extent = std::min(longest, kSegmentsAtOnce * kSegmentBytes / whole.element_bytes());
+  const Scratch first(whole, extent);
+  const Scratch second(whole, extent);
+  for (std::int64_t begin = 0; begin < longest; begin += extent) {
     const auto own = [&](int step) {
       const auto b = static_cast<std::size_t>(block_of_step(step));
-      return whole.slice(offsets[b] + begin, std::clamp<std::int64_t>(counts[b] - begin, 0, stretch));
+      return whole.slice(offsets[b] + begin, std::clamp<std::int64_t>(counts[b] - begin, 0, extent));
     };
     Buffer going = own(1);
     Buffer coming = first.buffer();
@@ -95,7 +95,7 @@ void RingEngine::broadcast(Buffer data, int root, Deadline deadline) {
 
 void RingEngine::reduce(Buffer data, int root, ReduceOp op, Deadline deadline) {
   if (size() == 1) return;
-  // The chain begins behind the root and ends at it.
+  // The chain begins at the rank after the root and ends at the root.
   const bool first = messages_.neighbour(-1) == root;
   const bool last = rank() == root;
   Scratch sums(data, first ? 0 : data.count);

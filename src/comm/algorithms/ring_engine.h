@@ -19,7 +19,7 @@ class RingEngine : public MessageEngine {
 
  private:
   int block_of_step(int step) const { return messages_.neighbour(-step); }
-  /// Sends `going` ahead while `arriving` comes from behind and takes in `contribution`.
+  /// Sends `going` to the next rank while `arriving` comes from the previous one; adds `contribution` to `arriving`.
   void pass_on(Buffer going, Buffer arriving, Buffer contribution, ReduceOp op, Deadline deadline);
 };
 

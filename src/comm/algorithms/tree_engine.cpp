@@ -42,8 +42,8 @@ void TreeEngine::all_reduce(Buffer data, ReduceOp op, Deadline deadline) {
 }
 
 void TreeEngine::reduce(Buffer data, int root, ReduceOp op, Deadline deadline) {
-  // The tree ends at rank 0 whatever the root, so that the result does not depend on it; one message more brings it
-  // there. The others' tensors must keep their values.
+  // The tree ends at rank 0 for every root, so that the result does not depend on the root; one more message takes the
+  // result to the root. The tensors of the other ranks must keep their values.
   Scratch sums(data, rank() == root ? 0 : data.count);
   const Buffer sum = rank() == root ? data : sums.buffer();
   copy(sum, data);

@@ -4,13 +4,14 @@
 
 namespace tessera::comm {
 
-/// A binary tree over the ranks: at level k, rank r takes in what rank r + 2^k has. Its shape, and so the order of
-/// every sum, depends on nothing but the rank numbers.
+/// A binary tree over the ranks: at level k, rank r adds what rank r + 2^k has. The shape of the tree, and so the order
+/// of every sum, depends on nothing but the rank numbers.
 ///
 /// Note [One tree for every world size]
-/// With 2^m contributions in global order, each rank holding an aligned block of 2^j, a rank that first adds its own in
-/// pairs of neighbours, then pairs of pairs, has built the bottom j levels of one binary tree; the levels between ranks
-/// are the rest of the same tree. So the sum is the same, bit for bit, however many ranks (a power of two) share it.
+/// Let there be 2^m contributions in global order, with an aligned block of 2^j on each rank. A rank first adds its own
+/// contributions in pairs of neighbours, then in pairs of pairs: these are the bottom j levels of one binary tree. The
+/// levels between ranks are the rest of the same tree. So the sum is the same, bit for bit, however many ranks (a power
+/// of two) share it.
 class TreeEngine : public MessageEngine {
  public:
   using MessageEngine::MessageEngine;

@@ -25,15 +25,15 @@ TuningTable::Rule rule_from(const nlohmann::json& json) {
 }  // namespace
 
 TuningTable TuningTable::built_in() {
-  // Shared memory's own algorithm wins at every size. Over sockets the tree wins while latency counts; between nodes
-  // whatever crosses the network least often.
+  // Shared memory's own algorithm wins at every size. Over sockets the tree wins while latency dominates; for larger
+  // messages between nodes, the algorithm that crosses the network least often.
   return TuningTable({
-      {"shm", 0, 0, false, CommunicationStrategy::kAllReduce},
-      {"threads", 0, 0, false, CommunicationStrategy::kAllReduce},
+      {"shm", 0, 0, false, CommunicationStrategy::kBackend},
+      {"threads", 0, 0, false, CommunicationStrategy::kBackend},
       {"gloo", 0, 4096, true, CommunicationStrategy::kTree},
       {"*", 0, 0, true, CommunicationStrategy::kHierarchical},
       {"gloo", 0, 4096, false, CommunicationStrategy::kTree},
-      {"*", 0, 0, false, CommunicationStrategy::kAllReduce},
+      {"*", 0, 0, false, CommunicationStrategy::kBackend},
   });
 }
 
@@ -60,7 +60,7 @@ CommunicationStrategy TuningTable::choose(const std::string& backend, int num_ra
     if (rule.max_bytes != 0 && num_bytes > rule.max_bytes) continue;
     return rule.strategy;
   }
-  return CommunicationStrategy::kAllReduce;
+  return CommunicationStrategy::kBackend;
 }
 
 std::string TuningTable::to_json() const {

@@ -8,7 +8,7 @@
 
 namespace tessera::comm {
 
-/// Which strategy the adaptive one takes. The first rule that fits wins.
+/// Which strategy the adaptive strategy chooses. The first rule that fits wins.
 class TuningTable {
  public:
   struct Rule {
@@ -16,7 +16,7 @@ class TuningTable {
     int max_ranks = 0;           ///< 0: any
     std::int64_t max_bytes = 0;  ///< 0: any
     bool several_nodes = false;  ///< whether the group spans nodes
-    CommunicationStrategy strategy = CommunicationStrategy::kAllReduce;
+    CommunicationStrategy strategy = CommunicationStrategy::kBackend;
   };
 
   /// The table used where none was measured.

@@ -4,14 +4,111 @@
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/ivalue.h>
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
-#include "comm/engine/tensor_list.h"
-#include "comm/engine/transfer_work.h"
-
 namespace tessera::comm {
+namespace {
+
+class ThenWork : public c10d::Work {
+ public:
+  ThenWork(c10::intrusive_ptr<c10d::Work> first, std::function<void()> finish)
+      : first_(std::move(first)), finish_(std::move(finish)) {}
+
+  bool isCompleted() override { return first_->isCompleted(); }
+  bool isSuccess() const override { return first_->isSuccess(); }
+  std::exception_ptr exception() const override { return first_->exception(); }
+  std::vector<at::Tensor> result() override { return first_->result(); }
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    const bool done = first_->wait(timeout);
+    finish_once();
+    return done;
+  }
+
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    auto self = c10::intrusive_ptr<ThenWork>::reclaim_copy(this);
+    return first_->getFuture()->then(
+        [self](c10::ivalue::Future& future) {
+          self->finish_once();
+          return future.value();
+        },
+        c10::ListType::create(c10::TensorType::get()));
+  }
+
+ private:
+  void finish_once() { std::call_once(finished_, finish_); }
+
+  c10::intrusive_ptr<c10d::Work> first_;
+  std::function<void()> finish_;
+  std::once_flag finished_;
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Work> then(c10::intrusive_ptr<c10d::Work> work, std::function<void()> finish) {
+  return c10::make_intrusive<ThenWork>(std::move(work), std::move(finish));
+}
+
+namespace {
+
+bool adjoin(const std::vector<at::Tensor>& tensors) {
+  const std::byte* expected = nullptr;
+  for (const auto& tensor : tensors) {
+    if (tensor.numel() == 0) continue;
+    const auto* data = static_cast<const std::byte*>(tensor.const_data_ptr());
+    if (!tensor.is_contiguous() || (expected != nullptr && data != expected)) return false;
+    expected = data + tensor.nbytes();
+  }
+  return true;
+}
+
+at::Tensor flat_copy(const std::vector<at::Tensor>& tensors, bool load) {
+  std::vector<at::Tensor> rows;
+  std::int64_t count = 0;
+  for (const auto& tensor : tensors) {
+    rows.push_back(tensor.reshape({-1}));
+    count += tensor.numel();
+  }
+  return load ? at::cat(rows) : at::empty({count}, tensors.front().options());
+}
+
+}  // namespace
+
+TensorList::TensorList(std::vector<at::Tensor> tensors, bool load) : tensors_(std::move(tensors)) {
+  if (tensors_.empty()) throw ConfigError("an empty list of tensors was passed to a collective");
+  for (const auto& tensor : tensors_) {
+    if (tensor.scalar_type() != tensors_.front().scalar_type()) {
+      throw ConfigError("the tensors of one collective must have one type");
+    }
+    counts_.push_back(tensor.numel());
+  }
+  if (!adjoin(tensors_)) copy_ = flat_copy(tensors_, load);
+}
+
+Buffer TensorList::flat() const {
+  if (copy_.defined()) return buffer_of(copy_);
+  Buffer buffer{nullptr, 0, tensors_.front().scalar_type()};
+  for (const auto& tensor : tensors_) {
+    if (buffer.data == nullptr && tensor.numel() > 0) buffer.data = buffer_of(tensor).data;
+    buffer.count += tensor.numel();
+  }
+  return buffer;
+}
+
+void TensorList::store() const {
+  if (!copy_.defined()) return;
+  std::int64_t begin = 0;
+  for (const auto& tensor : tensors_) {
+    at::Tensor target = tensor;
+    target.copy_(copy_.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
+    begin += tensor.numel();
+  }
+}
+
 namespace {
 
 const at::Tensor& only(const std::vector<at::Tensor>& tensors) {
@@ -65,7 +162,7 @@ EngineBackend::EngineBackend(int rank, int size, std::shared_ptr<CollectiveEngin
       transport_(std::move(transport)),
       timeout_(timeout),
       allocator_(std::move(allocator)),
-      lane_(rank) {}
+      executor_(rank) {}
 
 c10::intrusive_ptr<c10d::Backend::Options> EngineBackend::getBackendOptions() {
   return c10::make_intrusive<Options>(getBackendName(), timeout_);
@@ -87,8 +184,8 @@ EngineBackend::WorkPtr EngineBackend::run(c10d::OpType type, bool async, std::ch
                                           std::vector<at::Tensor> outputs, std::function<void(Deadline)> operation) {
   ++sequence_;
   timeout = timeout_or_default(timeout);
-  return lane_.run(type, async, std::move(outputs),
-                   [operation = std::move(operation), timeout] { operation(Deadline::after(timeout)); });
+  return executor_.run(type, async, std::move(outputs),
+                       [operation = std::move(operation), timeout] { operation(Deadline::after(timeout)); });
 }
 
 EngineBackend::WorkPtr EngineBackend::broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& opts) {

@@ -2,20 +2,66 @@
 
 #include <tessera/comm/transport.h>
 
+#include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/engine/collective_engine.h"
-#include "comm/engine/lane.h"
+#include "comm/engine/executor.h"
 
 namespace tessera::comm {
 
-/// Allocates communicator memory; absent where ordinary memory is as good as any.
+/// A transfer as c10d sees it. Keeps the tensor alive.
+class TransferWork : public c10d::Work {
+ public:
+  TransferWork(int rank, c10d::OpType type, at::Tensor tensor, std::unique_ptr<Transfer> transfer,
+               std::chrono::milliseconds timeout)
+      : c10d::Work(rank, type), tensor_(std::move(tensor)), transfer_(std::move(transfer)), timeout_(timeout) {}
+
+  bool isCompleted() override { return done_ || transfer_->test(); }
+  bool isSuccess() const override { return done_; }
+  bool wait(std::chrono::milliseconds timeout) override {
+    if (timeout.count() <= 0) timeout = timeout_;
+    if (!done_) transfer_->wait(std::chrono::steady_clock::now() + timeout);
+    done_ = true;
+    return true;
+  }
+
+ private:
+  at::Tensor tensor_;
+  std::unique_ptr<Transfer> transfer_;
+  std::chrono::milliseconds timeout_;
+  bool done_ = false;
+};
+
+/// `work`, completed by `finish`, which runs once: before a waiter returns, or before the future completes.
+c10::intrusive_ptr<c10d::Work> then(c10::intrusive_ptr<c10d::Work> work, std::function<void()> finish);
+
+/// A list of tensors as one flat buffer: their own memory if they lie one after another in it, else a copy.
+class TensorList {
+ public:
+  /// `load` copies the tensors' values into the flat copy, if there is one.
+  TensorList(std::vector<at::Tensor> tensors, bool load);
+
+  Buffer flat() const;
+  const Counts& counts() const { return counts_; }
+  /// Copies the flat values back into the tensors, if they are elsewhere.
+  void store() const;
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  Counts counts_;
+  at::Tensor copy_;  // undefined when the tensors adjoin
+};
+
+/// Allocates communicator memory; null where ordinary memory serves as well.
 using CommAllocator = std::shared_ptr<c10::Allocator>;
 
 /// A `c10d::Backend` whose collectives an engine performs and whose messages a transport carries.
@@ -73,7 +119,7 @@ class EngineBackend : public c10d::Backend {
   std::chrono::milliseconds timeout_;
   CommAllocator allocator_;
   std::uint64_t sequence_ = 0;
-  Lane lane_;  // last: its destructor runs what is queued, which uses the members above
+  Executor executor_;  // last: its destructor runs what is queued, which uses the members above
 };
 
 /// The flat memory of a contiguous CPU tensor. Throws ConfigError for any other.

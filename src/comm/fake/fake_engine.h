@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "comm/connector.h"
 #include "comm/engine/collective_engine.h"
 
 namespace tessera::comm {
@@ -38,6 +39,20 @@ class FakeEngine : public CollectiveEngine {
   Shape shape_;
   int rank_;
   int size_;
+};
+
+/// Groups in which nothing moves. Every call is counted in `traffic`.
+class FakeConnector : public Connector {
+ public:
+  explicit FakeConnector(std::shared_ptr<FakeTraffic> traffic) : traffic_(std::move(traffic)) {}
+
+  Connection connect(const ConnectRequest& request) override;
+  bool moves_data() const override { return false; }
+  std::shared_ptr<CollectiveEngine> message_engine(CommunicationStrategy strategy, const ConnectRequest& request,
+                                                   const Connection& connection) override;
+
+ private:
+  std::shared_ptr<FakeTraffic> traffic_;
 };
 
 }  // namespace tessera::comm

@@ -2,19 +2,88 @@
 
 #include <tessera/core/error.h>
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
+#include <future>
 #include <utility>
+#include <vector>
 
 #include "comm/algorithms/ring_engine.h"
-#include "comm/engine/then_work.h"
-#include "comm/gloo/connect_gloo.h"
-#include "comm/gloo/gloo_transport.h"
+#include "comm/engine/engine_backend.h"
 #include "comm/gloo/process_group_gloo.h"
 
 namespace tessera::comm {
 namespace {
 
-// From here on the bytes that Gloo's own reduce_scatter sends in vain cost more than the ring's extra steps.
+class GlooTransfer : public Transfer {
+ public:
+  explicit GlooTransfer(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
+
+  // Note [Asking Gloo]
+  // Gloo reports the end of a transfer only to a thread that waits for it, and a wait that times out closes every
+  // connection of the group. So the first test() starts a thread that waits without a deadline, and test() returns
+  // whether that thread is done.
+  bool test() override {
+    if (done_) return true;
+    if (!waiter_.valid()) {
+      waiter_ = std::async(std::launch::async, [work = work_] { work->wait(kNoDeadline); });
+    }
+    if (waiter_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return false;
+    finish([this] { waiter_.get(); });
+    return true;
+  }
+
+  void wait(std::chrono::steady_clock::time_point deadline) override {
+    if (done_) return;
+    if (waiter_.valid()) {
+      if (waiter_.wait_until(deadline) != std::future_status::ready) throw CommError("gloo: the deadline has passed");
+      finish([this] { waiter_.get(); });
+      return;
+    }
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    finish([&] { work_->wait(std::max(left, std::chrono::milliseconds(1))); });
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kNoDeadline = std::chrono::hours(24);
+
+  template <typename Completion>
+  void finish(Completion completion) {
+    try {
+      completion();
+    } catch (const std::exception& error) {
+      throw CommError(std::string("gloo: ") + error.what());
+    }
+    done_ = true;
+  }
+
+  c10::intrusive_ptr<c10d::Work> work_;
+  std::future<void> waiter_;
+  bool done_ = false;
+};
+
+std::vector<at::Tensor> as_tensors(std::byte* data, std::size_t num_bytes) {
+  return {at::from_blob(data, {static_cast<std::int64_t>(num_bytes)}, at::TensorOptions().dtype(at::kByte))};
+}
+
+}  // namespace
+
+std::unique_ptr<Transfer> GlooTransport::send(std::span<const std::byte> data, int peer, int channel) {
+  const NoBrokenPipe this_thread;
+  auto tensors = as_tensors(const_cast<std::byte*>(data.data()), data.size());  // NOLINT: sends only read
+  return std::make_unique<GlooTransfer>(gloo_->send(tensors, peer, channel));
+}
+
+std::unique_ptr<Transfer> GlooTransport::recv(std::span<std::byte> data, int peer, int channel) {
+  const NoBrokenPipe this_thread;  // a receive writes too: Gloo notifies the peer that it is ready
+  auto tensors = as_tensors(data.data(), data.size());
+  return std::make_unique<GlooTransfer>(gloo_->recv(tensors, peer, channel));
+}
+
+namespace {
+
+// From this size on, the superfluous bytes of Gloo's own reduce_scatter cost more than the ring's extra steps.
 constexpr std::size_t kRingBytes = std::size_t{2} << 20;
 
 bool all_equal(const std::vector<at::Tensor>& tensors) {
@@ -22,13 +91,14 @@ bool all_equal(const std::vector<at::Tensor>& tensors) {
                      [&](const at::Tensor& tensor) { return tensor.numel() == tensors.front().numel(); });
 }
 
-// Below autograd: parameters are averaged too. (Gloo also counts booleans as bytes: one plus one would be two.)
+// Without autograd, because parameters are averaged too. (Gloo treats booleans as bytes, so that true plus true would
+// be 2; the collectives below therefore leave booleans to our engine.)
 void divide_in_place(at::Tensor tensor, int size) {
   const at::NoGradGuard guard;
   tensor.div_(size);
 }
 
-// Gloo sums; the division is ours, for every type alike.
+// Gloo only sums; we divide, for every type alike.
 template <typename Options>
 Options as_sum(const Options& options) {
   Options sum = options;
@@ -74,7 +144,7 @@ EngineBackend::WorkPtr GlooBackend::allreduce_coalesced(std::vector<at::Tensor>&
 
 EngineBackend::WorkPtr GlooBackend::reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& opts) {
   if (tensors.front().scalar_type() == at::kBool) return EngineBackend::reduce(tensors, opts);
-  // Gloo leaves partial sums in the tensors of the other ranks; a copy takes them.
+  // Gloo leaves partial sums in the tensors of the other ranks, so these pass a copy.
   const bool is_root = opts.rootRank == getRank();
   std::vector<at::Tensor> scratch{is_root ? tensors.front() : tensors.front().clone()};
   auto work = gloo_->reduce(scratch, as_sum(opts));

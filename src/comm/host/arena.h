@@ -20,7 +20,8 @@ class Arena {
   /// Throws StorageError, with the sizes, when the system has no such memory.
   std::byte* allocate(std::size_t num_bytes);
   void free(std::byte* memory) noexcept;
-  /// From now on pages that are freed stay with the ranks that still use them: until none maps the file any more.
+  /// From now on free() leaves the pages in place for the ranks that still use them. The system gets them back when no
+  /// rank maps the file any more.
   void leave_pages() noexcept;
   /// In use now.
   std::size_t used_bytes() const;

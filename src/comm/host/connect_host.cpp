@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "comm/engine/engine_backend.h"
-#include "comm/host/arena_allocator.h"
-#include "comm/host/host_engine.h"
+#include "comm/host/host_exchange.h"
+#include "comm/host/host_segment.h"
 #include "comm/host/host_transport.h"
 
 namespace tessera::comm {
@@ -21,7 +21,7 @@ std::shared_ptr<std::byte> private_pages(std::size_t num_bytes) {
   return {static_cast<std::byte*>(memory), [num_bytes](std::byte* pages) { munmap(pages, num_bytes); }};
 }
 
-/// They do not keep the segment: the segment keeps those that were left.
+/// The pages do not keep the segment alive, because the segment itself holds those that were left (see LeftPages).
 std::shared_ptr<std::byte> arena_pages(Arena& arena, std::size_t num_bytes) {
   return {arena.allocate(num_bytes), [&arena](std::byte* pages) { arena.free(pages); }};
 }
@@ -41,9 +41,9 @@ Connection connect(const ConnectRequest& request, std::shared_ptr<HostGroup> gro
 }
 
 std::shared_ptr<HostGroup> group_of(const ConnectRequest& request, std::string backend, AddressSpace space,
-                                    std::byte* control, Patience patience, std::shared_ptr<void> memory) {
+                                    std::byte* control, Waiter waiter, std::shared_ptr<void> memory) {
   return std::make_shared<HostGroup>(HostGroup{std::move(backend), request.rank, request.size, space,
-                                               ControlBlock(control, request.size), std::move(patience),
+                                               ControlBlock(control, request.size), std::move(waiter),
                                                std::move(memory)});
 }
 
@@ -59,11 +59,11 @@ Connection connect_threads(const ConnectRequest& request, std::shared_ptr<Thread
     // The last member: from now on the block lives as long as the group's ranks hold it.
     if (++waiting.num_members == request.size) shared->control_blocks.erase(request.group);
   }
-  Patience patience(request.num_ranks_on_host, [shared]() -> std::string {
+  Waiter waiter(request.num_ranks_on_host, [shared]() -> std::string {
     const int failed = shared->failed_rank.load();
     return failed < 0 ? "" : "rank " + std::to_string(failed) + " has failed";
   });
-  auto group = group_of(request, "threads", AddressSpace::whole_process(), control.get(), std::move(patience), control);
+  auto group = group_of(request, "threads", AddressSpace::whole_process(), control.get(), std::move(waiter), control);
   group->allocate_pages = private_pages;
   group->left_pages = {shared, &shared->left_pages};
   return connect(request, std::move(group), nullptr);
@@ -71,7 +71,7 @@ Connection connect_threads(const ConnectRequest& request, std::shared_ptr<Thread
 
 Connection connect_alone(const ConnectRequest& request, const std::string& backend) {
   auto control = private_pages(ControlBlock::num_bytes(1));
-  auto group = group_of(request, backend, AddressSpace::whole_process(), control.get(), Patience(1, nullptr), control);
+  auto group = group_of(request, backend, AddressSpace::whole_process(), control.get(), Waiter(1, nullptr), control);
   group->allocate_pages = private_pages;
   group->left_pages = std::make_shared<LeftPages>();
   return connect(request, std::move(group), nullptr);
@@ -80,8 +80,8 @@ Connection connect_alone(const ConnectRequest& request, const std::string& backe
 Connection connect_shm(const ConnectRequest& request, std::shared_ptr<HostSegment> segment,
                        const std::vector<int>& local_ranks) {
   const std::shared_ptr<LeftPages> left_pages(segment, &segment->left_pages());
-  // The first member lays out the control block in its own arena, whose fresh pages are zero. A slower one may still
-  // read the last barrier when the first one has let the group go: the pages are freed after the last.
+  // The first member lays out the control block in its own arena, whose fresh pages are zero. A slower member may still
+  // read the last barrier after the first has released the group, so the pages are freed after the last member's use.
   std::shared_ptr<std::byte> owned;
   std::byte* control = nullptr;
   if (request.rank == 0) {
@@ -94,11 +94,11 @@ Connection connect_shm(const ConnectRequest& request, std::shared_ptr<HostSegmen
     control = segment->base() + std::stoull(request.store->get_to_str("control"));
   }
   auto use = std::make_shared<PageUse>(ControlBlock(control, request.size).users(), std::move(owned), left_pages);
-  Patience patience(request.num_ranks_on_host, [segment, local_ranks, names = request.world_ranks] {
+  Waiter waiter(request.num_ranks_on_host, [segment, local_ranks, names = request.world_ranks] {
     return segment->loss_among(local_ranks, names);
   });
   auto group = group_of(request, "shm", AddressSpace::mapping(segment->base(), segment->num_bytes()), control,
-                        std::move(patience), std::move(use));
+                        std::move(waiter), std::move(use));
   group->allocate_pages = [&arena = segment->arena()](std::size_t num_bytes) { return arena_pages(arena, num_bytes); };
   group->left_pages = left_pages;
   return connect(request, std::move(group), std::make_shared<ArenaAllocator>(segment));

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <memory>
 
-#include "comm/connection.h"
+#include "comm/connector.h"
 #include "comm/host/host_segment.h"
 #include "comm/host/left_pages.h"
 
@@ -16,7 +16,7 @@ struct ThreadsShared {
     std::shared_ptr<std::byte> pages;
     int num_members = 0;
   };
-  std::map<std::string, Waiting> control_blocks;  // by name, of groups whose members have not all come
+  std::map<std::string, Waiting> control_blocks;  // by name, of groups whose members have not all connected
   std::atomic<int> failed_rank = -1;
   LeftPages left_pages;
 };
@@ -27,7 +27,7 @@ Connection connect_threads(const ConnectRequest& request, std::shared_ptr<Thread
 Connection connect_shm(const ConnectRequest& request, std::shared_ptr<HostSegment> segment,
                        const std::vector<int>& local_ranks);
 
-/// A group of one rank needs nobody.
+/// Connects a group of one rank, which has no peers.
 Connection connect_alone(const ConnectRequest& request, const std::string& backend);
 
 }  // namespace tessera::comm

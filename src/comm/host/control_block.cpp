@@ -1,6 +1,11 @@
 #include "comm/host/control_block.h"
 
-#include "comm/engine/channels.h"
+#include <tessera/core/error.h>
+
+#include <sched.h>
+#include <utility>
+
+#include "comm/engine/collective_engine.h"
 
 namespace tessera::comm {
 namespace {
@@ -42,6 +47,45 @@ PairQueue& ControlBlock::pair(int channel, int from, int to) const {
 
 std::byte* ControlBlock::staging(unsigned parity, int rank) const {
   return memory_ + staging_begin(size_) + (parity * size_ + index(rank)) * kStagingBytes;
+}
+
+namespace {
+
+// With a core for each rank: about 100 microseconds in all.
+constexpr int kTurns = 60;
+constexpr int kLooks = 30;
+constexpr int kCrowdedTurns = 3;
+
+int available_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+}  // namespace
+
+Waiter::Waiter(int num_local_ranks, LossCheck loss)
+    : turns_(num_local_ranks <= available_cores() ? kTurns : kCrowdedTurns),
+      looks_(num_local_ranks <= available_cores() ? kLooks : 1),
+      loss_(std::move(loss)) {}
+
+void Waiter::offer_core() { sched_yield(); }
+
+void Waiter::pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+void Waiter::check(Deadline deadline, const std::function<std::string()>& what) const {
+  if (loss_) {
+    if (const std::string lost = loss_(); !lost.empty()) throw CommError(what() + ": " + lost);
+  }
+  if (deadline.passed()) {
+    throw CommError(what() + ": not done after " + std::to_string(deadline.timeout().count()) + " ms");
+  }
 }
 
 }  // namespace tessera::comm

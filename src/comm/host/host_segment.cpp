@@ -2,20 +2,19 @@
 
 #include <tessera/core/error.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <fcntl.h>
 #include <poll.h>
+#include <random>
+#include <sstream>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <atomic>
-#include <cerrno>
-#include <cstring>
-#include <random>
-#include <sstream>
 
 namespace tessera::comm {
 namespace {
@@ -26,12 +25,12 @@ constexpr std::size_t kMaxMapping = std::size_t{32} << 40;
 /// The first bytes of the segment.
 struct Header {
   std::uint64_t nonce;
-  std::atomic<std::int32_t> processes[1];  // one a local rank, follows on
+  std::atomic<std::int32_t> processes[1];  // in fact one entry for each local rank
 };
 
 constexpr std::size_t kHeaderBytes = kHugePage;
 
-/// What the creator tells the others.
+/// What the creator publishes to the other ranks.
 struct Address {
   int process = 0;
   int fd = -1;
@@ -119,7 +118,7 @@ void HostSegment::map() {
 
 HostSegment::~HostSegment() {
   left_pages_.collect();
-  // Who is still there reads and writes what this rank made for all, as their shards of a model.
+  // The remaining ranks still read and write memory that this rank allocated for all, such as their shards of a model.
   if (arena_) arena_->leave_pages();
   left_pages_.clear();
   arena_.reset();
@@ -145,6 +144,31 @@ std::string HostSegment::loss_among(const std::vector<int>& local_ranks, const s
     if (gone) return "rank " + std::to_string(names[i]) + " (process " + std::to_string(process) + ") has ended";
   }
   return "";
+}
+
+namespace {
+
+/// The context of the deleter, which gets only one pointer.
+struct Owned {
+  std::shared_ptr<HostSegment> segment;
+  std::byte* memory;
+};
+
+void free_owned(void* context) {
+  std::unique_ptr<Owned> owned(static_cast<Owned*>(context));
+  owned->segment->arena().free(owned->memory);
+}
+
+}  // namespace
+
+c10::DataPtr ArenaAllocator::allocate(std::size_t num_bytes) {
+  auto owned = std::make_unique<Owned>(Owned{segment_, segment_->arena().allocate(num_bytes)});
+  std::byte* memory = owned->memory;
+  return {memory, owned.release(), &free_owned, c10::Device(c10::DeviceType::CPU)};
+}
+
+void ArenaAllocator::copy_data(void* destination, const void* source, std::size_t num_bytes) const {
+  std::memcpy(destination, source, num_bytes);
 }
 
 }  // namespace tessera::comm

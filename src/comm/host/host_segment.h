@@ -1,5 +1,6 @@
 #pragma once
 
+#include <c10/core/Allocator.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
@@ -18,9 +19,9 @@ namespace tessera::comm {
 /// Note [Memory that leaves nothing behind]
 /// The file is a memfd: it has no name in any folder, so nothing remains when the last process is gone, however it
 /// died, and its size does not depend on how large /dev/shm is. Its arenas are as large as the machine's memory but
-/// sparse: a page exists from the moment a tensor uses it until that tensor is freed. What other ranks still use when a
-/// rank leaves stays until the last of them has gone. Peers open it through /proc/PID/fd, which the kernel grants to
-/// processes of the same user only.
+/// sparse: a page exists from the moment a tensor uses it until that tensor is freed. Pages that other ranks still use
+/// when their owner leaves stay until the last of these ranks has gone. Peers open the file through /proc/PID/fd, which
+/// the kernel grants to processes of the same user only.
 class HostSegment {
  public:
   /// Collective: over the local ranks that call it; the first one makes the segment. Blocks: until it is there.
@@ -36,7 +37,7 @@ class HostSegment {
   Arena& arena() { return *arena_; }
   LeftPages& left_pages() { return left_pages_; }
 
-  /// A sentence about one of these local ranks if its process has ended, else nothing.
+  /// A sentence about one of these local ranks if its process has ended, else empty.
   std::string loss_among(const std::vector<int>& local_ranks, const std::vector<int>& names) const;
 
  private:
@@ -51,6 +52,18 @@ class HostSegment {
   int local_size_ = 1;
   std::unique_ptr<Arena> arena_;
   LeftPages left_pages_;  // in the arena
+};
+
+/// LibTorch's view of a rank's arena. Tensors keep the segment alive.
+class ArenaAllocator : public c10::Allocator {
+ public:
+  explicit ArenaAllocator(std::shared_ptr<HostSegment> segment) : segment_(std::move(segment)) {}
+
+  c10::DataPtr allocate(std::size_t num_bytes) override;
+  void copy_data(void* destination, const void* source, std::size_t num_bytes) const override;
+
+ private:
+  std::shared_ptr<HostSegment> segment_;
 };
 
 }  // namespace tessera::comm

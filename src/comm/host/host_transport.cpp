@@ -20,8 +20,8 @@ struct HostTransport::Message {
   int peer = 0;
   std::size_t moved = 0;   // bytes handed to, or taken from, the queue
   bool started = false;    // even an empty message is one piece
-  std::uint32_t last = 0;  // outgoing: the piece whose taking completes the message
-  std::string fault;       // incoming: why it was thrown away; written before `done`
+  std::uint32_t last = 0;  // outgoing: the message is complete when the receiver has taken this piece
+  std::string fault;       // incoming: why it was discarded; written before `done`
   std::atomic<bool> done = false;
 
   bool complete() const { return started && moved == num_bytes; }
@@ -43,7 +43,7 @@ class HostTransport::HostTransfer : public Transfer {
   void wait(std::chrono::steady_clock::time_point at) override {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(at - std::chrono::steady_clock::now());
     const HostGroup& group = *transport_.group_;
-    group.patience.wait(
+    group.waiter.wait(
         group.control.doorbell(group.rank), [this] { return test(); }, Deadline::after(left),
         [&] {
           return std::string(message_->outgoing ? "send to rank " : "recv from rank ") +
@@ -139,7 +139,7 @@ bool HostTransport::push(Stream& stream, Message& message, Key key) {
   }
   if (moved) ring(key.second);
   if (!message.complete()) return false;
-  // From a bounce buffer the receiver takes when it likes; the caller's own memory must first have been read.
+  // The receiver may read a bounce buffer at any later time. The caller's own memory must have been read by now.
   const std::uint32_t taken = queue.taken.load(std::memory_order_acquire);
   if (direct && static_cast<std::int32_t>(taken - message.last) < 0) return false;
   message.done = true;
@@ -153,7 +153,8 @@ bool HostTransport::pull(Message& message, Key key) {
   while (!message.complete() && queue.posted.load(std::memory_order_acquire) != taken) {
     const Piece piece = queue.pieces[taken % PairQueue::kDepth];
     if (!message.started && piece.message_bytes != message.num_bytes) {
-      // Taken all the same, and thrown away: the sender must not wait for ever, nor the next message be mistaken.
+      // Received all the same, and discarded. Otherwise the sender would wait for ever, and the next receive would get
+      // this message.
       message.fault = "rank " + std::to_string(group_->rank) + " expects " + std::to_string(message.num_bytes) +
                       " bytes from rank " + std::to_string(message.peer) + ", which sent " +
                       std::to_string(piece.message_bytes) + "; receive into the shape that is sent";

@@ -16,9 +16,9 @@
 
 namespace tessera::comm {
 
-/// Messages through shared memory. What the receiver can reach is copied once, by the receiver; anything else goes in
-/// pieces through a bounce buffer of the sender. Whoever waits for a transfer moves all of this rank's transfers on;
-/// a thread does it for those that nobody waits for.
+/// Messages through shared memory. The receiver copies memory that it can reach directly; other memory goes in pieces
+/// through a bounce buffer of the sender. A thread that waits for a transfer advances all of this rank's transfers; a
+/// background thread advances those for which no thread waits.
 class HostTransport : public Transport {
  public:
   /// Memory that peers reach, for bounce buffers.
@@ -35,7 +35,7 @@ class HostTransport : public Transport {
  private:
   struct Message;
   class HostTransfer;
-  /// Messages to or from one peer on one channel: they move in order, so only the first does.
+  /// Messages to or from one peer on one channel. They move in order, so only the first is advanced.
   struct Stream {
     std::deque<std::shared_ptr<Message>> waiting;
     std::shared_ptr<std::byte> bounce;

@@ -10,19 +10,19 @@
 
 namespace tessera::comm {
 
-/// Pages that their owner has let go while other ranks still use them. Only the owner can return them to the system, so
-/// they wait here for the last user.
+/// Pages that their owner has released while other ranks still use them. Only the owner can return them to the system,
+/// so they wait here for the last user.
 /// Thread-safety: all functions.
 class LeftPages {
  public:
   using Users = std::atomic<std::int32_t>;
 
-  /// `users` counts who still uses them, and may lie in the pages.
+  /// `users` counts the ranks that still use the pages, and may itself lie in them.
   void add(std::shared_ptr<std::byte> pages, const Users& users) {
     const std::lock_guard lock(mutex_);
     pages_.push_back({std::move(pages), &users});
   }
-  /// Frees what nobody uses any more.
+  /// Frees the pages that no rank uses any more.
   void collect() {
     const std::lock_guard lock(mutex_);
     std::erase_if(pages_, [](const Left& left) { return left.users->load(std::memory_order_acquire) == 0; });
@@ -42,10 +42,11 @@ class LeftPages {
   std::vector<Left> pages_;
 };
 
-/// One rank's use of pages that several share. The owner's are freed with the last use, or left to wait for it.
+/// One rank's use of pages that several share. The end of the owner's use frees them if it is the last; otherwise it
+/// moves them to `left`.
 class PageUse {
  public:
-  /// `owned` on the rank whose pages they are, else null. Requires: `users` counts this use already.
+  /// `owned`: the pages on the rank that owns them, null on the others. Requires: `users` counts this use already.
   PageUse(LeftPages::Users& users, std::shared_ptr<std::byte> owned, std::shared_ptr<LeftPages> left)
       : users_(users), owned_(std::move(owned)), left_(std::move(left)) {}
   PageUse(const PageUse&) = delete;

@@ -3,15 +3,112 @@
 #include <tessera/core/error.h>
 
 #include <algorithm>
+#include <array>
 #include <climits>
 #include <cstring>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "comm/engine/reduce_kernels.h"
-#include "comm/mpi/mpi_types.h"
 
 namespace tessera::comm {
+namespace {
+
+template <c10::ScalarType dtype, ReduceOp op>
+void reduce_for_mpi(void* in, void* inout, int* length, MPI_Datatype* /*type*/) {
+  std::array<std::byte*, 1> destination{static_cast<std::byte*>(inout)};
+  std::array<const std::byte*, 2> sources{static_cast<const std::byte*>(in), static_cast<const std::byte*>(inout)};
+  reduce_into(destination, sources, *length, dtype, op, 1);
+}
+
+template <c10::ScalarType dtype, ReduceOp op>
+MPI_Op custom_op() {
+  // Made once for the process; MPI frees it when it ends.
+  static const MPI_Op made = [] {
+    MPI_Op created = MPI_OP_NULL;
+    check_mpi(MPI_Op_create(&reduce_for_mpi<dtype, op>, 1, &created), "MPI_Op_create");
+    return created;
+  }();
+  return made;
+}
+
+template <c10::ScalarType dtype>
+MPI_Op custom_op_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg:
+      return custom_op<dtype, ReduceOp::kSum>();
+    case ReduceOp::kMin:
+      return custom_op<dtype, ReduceOp::kMin>();
+    case ReduceOp::kMax:
+      return custom_op<dtype, ReduceOp::kMax>();
+    case ReduceOp::kProduct:
+      return custom_op<dtype, ReduceOp::kProduct>();
+  }
+  throw InternalError("an unknown reduction");
+}
+
+MPI_Op native_op_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg:
+      return MPI_SUM;
+    case ReduceOp::kMin:
+      return MPI_MIN;
+    case ReduceOp::kMax:
+      return MPI_MAX;
+    case ReduceOp::kProduct:
+      return MPI_PROD;
+  }
+  throw InternalError("an unknown reduction");
+}
+
+}  // namespace
+
+MPI_Datatype mpi_type_of(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::ScalarType::Float:
+      return MPI_FLOAT;
+    case c10::ScalarType::Double:
+      return MPI_DOUBLE;
+    case c10::ScalarType::Half:
+    case c10::ScalarType::BFloat16:
+      return MPI_UINT16_T;
+    case c10::ScalarType::Long:
+      return MPI_INT64_T;
+    case c10::ScalarType::Int:
+      return MPI_INT32_T;
+    case c10::ScalarType::Short:
+      return MPI_INT16_T;
+    case c10::ScalarType::Char:
+      return MPI_INT8_T;
+    case c10::ScalarType::Byte:
+      return MPI_UINT8_T;
+    case c10::ScalarType::Bool:
+      return MPI_C_BOOL;
+    default:
+      throw ConfigError(std::string("the mpi backend does not move tensors of type ") + c10::toString(dtype));
+  }
+}
+
+MPI_Op mpi_op_of(ReduceOp op, c10::ScalarType dtype) {
+  if (dtype == c10::ScalarType::Half) return custom_op_of<c10::ScalarType::Half>(op);
+  if (dtype == c10::ScalarType::BFloat16) return custom_op_of<c10::ScalarType::BFloat16>(op);
+  if (dtype == c10::ScalarType::Bool) {  // MPI has no arithmetic on booleans
+    return op == ReduceOp::kMin || op == ReduceOp::kProduct ? MPI_LAND : MPI_LOR;
+  }
+  return native_op_of(op);
+}
+
+void check_mpi(int code, const char* what) {
+  if (code == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  throw CommError(std::string(what) + " failed: " + std::string(text.data(), static_cast<std::size_t>(length)));
+}
+
 namespace {
 
 // MPI counts in int. Operations that work element by element are cut into parts of this length.
@@ -44,7 +141,7 @@ void in_parts(Buffer data, Operation operation) {
   } while (begin < data.count);
 }
 
-/// MPI refuses null pointers even for nothing.
+/// MPI refuses null pointers even for zero elements.
 void* pointer(const Buffer& buffer) {
   static std::byte nothing{};
   return buffer.data == nullptr ? &nothing : buffer.data;
@@ -174,6 +271,63 @@ void MpiEngine::barrier(Deadline deadline) {
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(MPI_Ibarrier(comm_->get(), &request), "MPI_Ibarrier");
   wait_mpi(request, deadline.at(), "barrier");
+}
+
+namespace {
+
+// MPI counts in int; a longer message is sent as several.
+constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
+
+class MpiTransfer : public Transfer {
+ public:
+  explicit MpiTransfer(std::vector<MPI_Request> requests) : requests_(std::move(requests)) {}
+  ~MpiTransfer() override {
+    for (auto& request : requests_) {
+      if (request == MPI_REQUEST_NULL) continue;
+      MPI_Cancel(&request);
+      MPI_Request_free(&request);
+    }
+  }
+
+  bool test() override {
+    int done = 0;
+    check_mpi(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE),
+              "MPI_Testall");
+    return done != 0;
+  }
+
+  void wait(std::chrono::steady_clock::time_point deadline) override {
+    for (auto& request : requests_) wait_mpi(request, deadline, "a message");
+  }
+
+ private:
+  std::vector<MPI_Request> requests_;
+};
+
+template <typename Start>
+std::unique_ptr<Transfer> in_parts(std::size_t num_bytes, Start start) {
+  std::vector<MPI_Request> requests;
+  std::size_t begin = 0;
+  do {
+    requests.push_back(MPI_REQUEST_NULL);
+    start(begin, static_cast<int>(std::min(kMaxBytes, num_bytes - begin)), &requests.back());
+    begin += kMaxBytes;
+  } while (begin < num_bytes);
+  return std::make_unique<MpiTransfer>(std::move(requests));
+}
+
+}  // namespace
+
+std::unique_ptr<Transfer> MpiTransport::send(std::span<const std::byte> data, int peer, int channel) {
+  return in_parts(data.size(), [&](std::size_t begin, int length, MPI_Request* request) {
+    check_mpi(MPI_Isend(data.data() + begin, length, MPI_BYTE, peer, channel, comm_->get(), request), "MPI_Isend");
+  });
+}
+
+std::unique_ptr<Transfer> MpiTransport::recv(std::span<std::byte> data, int peer, int channel) {
+  return in_parts(data.size(), [&](std::size_t begin, int length, MPI_Request* request) {
+    check_mpi(MPI_Irecv(data.data() + begin, length, MPI_BYTE, peer, channel, comm_->get(), request), "MPI_Irecv");
+  });
 }
 
 }  // namespace tessera::comm

@@ -1,8 +1,12 @@
 #pragma once
 
-#include <mpi.h>
+#include <tessera/comm/communicator.h>
+#include <tessera/comm/transport.h>
+
+#include <c10/core/ScalarType.h>
 
 #include <memory>
+#include <mpi.h>
 #include <string>
 #include <utility>
 
@@ -10,7 +14,16 @@
 
 namespace tessera::comm {
 
-/// An MPI communicator of our own, so that our messages never meet the program's.
+/// The MPI type of an element. MPI has no half and bfloat16; it moves them as 16-bit integers.
+MPI_Datatype mpi_type_of(c10::ScalarType dtype);
+
+/// MPI's operation, or for half and bfloat16 one of ours (made once for the process). An average is a sum here.
+MPI_Op mpi_op_of(ReduceOp op, c10::ScalarType dtype);
+
+/// Throws CommError with MPI's own text unless `code` is success.
+void check_mpi(int code, const char* what);
+
+/// An MPI communicator of our own, so that our messages never mix with the program's.
 class MpiComm {
  public:
   explicit MpiComm(MPI_Comm comm) : comm_(comm) {}
@@ -49,6 +62,19 @@ class MpiEngine : public CollectiveEngine {
   std::shared_ptr<MpiComm> comm_;
   int rank_;
   int size_;
+};
+
+/// Messages by MPI_Isend and MPI_Irecv; the channel is the tag.
+class MpiTransport : public Transport {
+ public:
+  explicit MpiTransport(std::shared_ptr<MpiComm> comm) : comm_(std::move(comm)) {}
+
+  std::string name() const override { return "mpi"; }
+  std::unique_ptr<Transfer> send(std::span<const std::byte> data, int peer, int channel) override;
+  std::unique_ptr<Transfer> recv(std::span<std::byte> data, int peer, int channel) override;
+
+ private:
+  std::shared_ptr<MpiComm> comm_;
 };
 
 }  // namespace tessera::comm

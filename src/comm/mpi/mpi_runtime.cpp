@@ -11,8 +11,6 @@
 
 #include "comm/engine/engine_backend.h"
 #include "comm/mpi/mpi_engine.h"
-#include "comm/mpi/mpi_transport.h"
-#include "comm/mpi/mpi_types.h"
 
 namespace tessera::comm {
 namespace {
@@ -23,7 +21,7 @@ void finalize_at_exit() {
   if (finalized == 0) MPI_Finalize();
 }
 
-/// MPI lives once in a process, from its first use here to the process's end, unless the program started it itself.
+/// Starts MPI unless the program has. MPI can be started only once in a process, so ours runs until the process exits.
 void ensure_started() {
   int initialized = 0;
   MPI_Initialized(&initialized);
@@ -41,8 +39,7 @@ void ensure_started() {
   }
 }
 
-/// Processes that something else than MPI started are each alone for MPI, which ends the program when it is asked for
-/// the others.
+/// For MPI, a process that it did not start is alone. MPI would end the program when it is asked for other ranks.
 void require_mpi_knows(const ConnectRequest& request) {
   int size = 0;
   int rank = 0;
@@ -64,7 +61,7 @@ std::shared_ptr<MpiComm> make_comm(const ConnectRequest& request) {
   MPI_Group members = MPI_GROUP_NULL;
   check_mpi(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
   check_mpi(MPI_Group_incl(world, request.size, request.world_ranks.data(), &members), "MPI_Group_incl");
-  // Groups that form at the same time are told apart by the tag; 32767 is the largest that every MPI allows.
+  // The tag separates groups that form at the same time; 32767 is the largest that every MPI allows.
   const int tag = static_cast<int>(std::hash<std::string>()(request.group) % 32767);
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_create_group(MPI_COMM_WORLD, members, tag, &comm), "MPI_Comm_create_group");

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/connection.h"
+#include "comm/connector.h"
 
 namespace tessera::comm {
 
@@ -13,8 +13,8 @@ bool has_mpi();
 /// "Open MPI v4.1.4, ..." or why there is none.
 std::string mpi_version();
 
-/// Sends `text` of rank 0 to all processes that mpirun started: how the address of the rendezvous is told when the
-/// launcher gives none. Collective: over all of them. Starts MPI when it was not.
+/// Returns rank 0's `text` on all processes that mpirun started. It carries the address of the rendezvous when the
+/// launcher gives none. Collective: over all of these processes. Starts MPI if it is not running.
 std::string mpi_broadcast(const std::string& text);
 
 /// Requires: all processes of the world were started by one mpirun, with MPI's ranks equal to ours.

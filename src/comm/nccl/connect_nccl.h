@@ -1,6 +1,6 @@
 #pragma once
 
-#include "comm/connection.h"
+#include "comm/connector.h"
 
 namespace tessera::comm {
 

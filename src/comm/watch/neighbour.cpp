@@ -50,7 +50,7 @@ Neighbour::~Neighbour() {
     stopping_ = true;
     if (client_) client_->close();
   }
-  // A thread that still waits for an address is freed by the end of the job's store, which the owner closes before.
+  // The owner has closed the job's store before, which ends a wait of the thread for an address.
   if (thread_.joinable()) thread_.join();
 }
 
@@ -61,7 +61,7 @@ void Neighbour::run() {
       while (end == End::kSilent) end = follow(next);
       if (end == End::kOver) return;
     }
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the listener knows of a lost store, and says so
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): Watch::listen() reports a lost store
   }
 }
 
@@ -91,7 +91,7 @@ Neighbour::End Neighbour::follow(int rank) {
   return loss.silent ? End::kSilent : End::kOver;
 }
 
-/// In attempts that begin short: at the end of a job either rank may leave meanwhile. Null then.
+/// Connects in attempts that begin short, because at the end of a job either rank may leave meanwhile. Null if so.
 std::unique_ptr<store::StoreClient> Neighbour::reach(int rank, const RankAddress& address) {
   constexpr std::chrono::milliseconds kLongest{2500};
   std::chrono::milliseconds attempt{250};

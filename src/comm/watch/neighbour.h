@@ -14,15 +14,14 @@
 #include <thread>
 
 #include "comm/watch/alarm.h"
-#include "comm/watch/job_keys.h"
 
 namespace tessera::comm {
 
 /// Note [Who watches whom]
-/// Each rank watches the next one, in a ring: two connections a rank, whatever the size of the job, and a rank that
-/// dies, stops or cannot be reached is missed by exactly one other. The connections are those of the store, whose two
-/// ends already tell each other every second that they live. A rank that left in order has said so in the job's store;
-/// then the one after it is watched.
+/// Each rank watches the next one, in a ring. That takes two connections a rank, whatever the size of the job, and
+/// exactly one other rank notices when a rank dies, stops or cannot be reached. The connections are those of a store,
+/// whose client and server already exchange pings. A rank that leaves in order sets a key in the job's store; its
+/// watcher then watches the rank after it.
 class Neighbour {
  public:
   struct Settings {
@@ -32,7 +31,7 @@ class Neighbour {
     std::chrono::milliseconds silence{5000};
     std::string black_box;  ///< see RankAddress
   };
-  /// A neighbour whose connection broke, which the end of its process explains, or who only fell silent.
+  /// A lost neighbour. Either its connection broke, as when its process ended, or it only fell silent.
   struct Loss {
     int rank = 0;
     bool silent = false;
@@ -41,7 +40,7 @@ class Neighbour {
   };
   using OnLost = std::function<void(const Loss& loss)>;
 
-  /// Publishes where this rank is, and begins to watch. `on_lost` is called on a thread of this object.
+  /// Publishes the address of this rank, and begins to watch. `on_lost` is called on a thread of this object.
   Neighbour(Settings settings, const JobKeys& keys, const store::Secret& secret, OnLost on_lost);
   ~Neighbour();
   Neighbour(const Neighbour&) = delete;
@@ -50,11 +49,11 @@ class Neighbour {
  private:
   void run();
   enum class End {
-    kLeft,    ///< in order: the next one is to be watched
-    kSilent,  ///< it may come back, when it is merely slow
-    kOver,    ///< nobody is left to watch
+    kLeft,    ///< it left in order: watch the next one
+    kSilent,  ///< it may only be slow: watch it again
+    kOver,    ///< this object ends, or the rank is lost: watch no more
   };
-  /// Watches a rank for as long as it gives signs of life.
+  /// Watches a rank until it leaves, is lost or falls silent.
   End follow(int rank);
   std::unique_ptr<store::StoreClient> reach(int rank, const RankAddress& address);
   bool is_stopping();

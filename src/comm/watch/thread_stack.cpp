@@ -20,7 +20,7 @@ namespace tessera::comm {
 namespace {
 
 constexpr int kMostFrames = 64;
-/// The handler itself, and what the kernel puts below it.
+/// The handler itself, and the signal frame of the kernel below it.
 constexpr int kFramesOfTheHandler = 2;
 constexpr std::size_t kFramesShown = 12;
 
@@ -66,7 +66,7 @@ std::string line_of(const Dl_info& where, const void* frame) {
   return text.find("??") == std::string::npos ? text : "";
 }
 
-std::string describe(void* frame, bool is_program) {
+std::string describe_frame(void* frame, bool is_program) {
   Dl_info where{};
   if (dladdr(frame, &where) == 0 || where.dli_fname == nullptr) return "?";
   // Debug information of big libraries takes seconds to read; the user's own code is in the program.
@@ -82,7 +82,7 @@ std::string describe(void* frame, bool is_program) {
 bool is_in_program(void* frame) {
   Dl_info own{};
   Dl_info where{};
-  return dladdr(frame, &where) != 0 && dladdr(reinterpret_cast<void*>(&describe), &own) != 0 &&
+  return dladdr(frame, &where) != 0 && dladdr(reinterpret_cast<void*>(&describe_frame), &own) != 0 &&
          own.dli_fbase == where.dli_fbase;
 }
 
@@ -100,7 +100,7 @@ void prepare_stacks() {
 }
 
 std::vector<std::string> stack_of(pthread_t thread, std::chrono::milliseconds timeout) {
-  static std::mutex mutex;  // there is one place for frames
+  static std::mutex mutex;  // there is one buffer for frames
   const std::lock_guard lock(mutex);
   struct sigaction current{};
   if (sigaction(stack_signal(), nullptr, &current) != 0 || current.sa_handler != &capture) return {};
@@ -115,7 +115,7 @@ std::vector<std::string> stack_of(pthread_t thread, std::chrono::milliseconds ti
   const int count = num_captured.load();
   for (int i = kFramesOfTheHandler; i < count && frames.size() < kFramesShown; ++i) {
     void* frame = captured[static_cast<std::size_t>(i)];
-    frames.push_back(describe(frame, is_in_program(frame)));
+    frames.push_back(describe_frame(frame, is_in_program(frame)));
   }
   return frames;
 }

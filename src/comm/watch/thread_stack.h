@@ -17,7 +17,7 @@ namespace tessera::comm {
 std::vector<std::string> stack_of(pthread_t thread, std::chrono::milliseconds timeout);
 
 /// Installs the handler, unless the program has one for that signal. Call it before the first `stack_of`: it also
-/// loads what walking a stack needs, which a handler must not.
+/// loads the library that walks a stack, which a signal handler must not do.
 void prepare_stacks();
 
 }  // namespace tessera::comm

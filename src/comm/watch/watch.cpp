@@ -4,14 +4,13 @@
 #include <tessera/flight/clock.h>
 #include <tessera/flight/process_state.h>
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <unistd.h>
 #include <utility>
 
-#include "comm/watch/hang_report.h"
+#include "comm/watch/alarm.h"
 #include "comm/watch/thread_stack.h"
 
 namespace tessera::comm {
@@ -20,19 +19,19 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLookEvery{100};
-/// A rank that lost its neighbour waits so long in a call before it says so: its backend usually knows, too.
+/// A rank that lost its neighbour raises the alarm when a call has waited this long: its backend usually notices, too.
 constexpr std::chrono::milliseconds kWaitsForTheLost{300};
-constexpr std::chrono::milliseconds kPatience{1500};
+constexpr std::chrono::milliseconds kAnswerTimeout{1500};
 constexpr std::chrono::milliseconds kReportTakes{3000};
 constexpr int kCommErrorExitCode = 3;
-/// Told instead of a cause: the job goes on.
+/// Published instead of a cause when the job goes on.
 constexpr const char* kWithdrawn = "withdrawn";
 
 std::chrono::nanoseconds age_of(const CallRecord& call) {
   return std::chrono::nanoseconds(flight::now_ns() - call.started_ns);
 }
 
-/// Then it is not slow: the ring is about to say so.
+/// A stopped rank is not slow: the rank that watches it is about to report it.
 bool somebody_is_stopped(const flight::HangReport& report) {
   return std::any_of(report.ranks.begin(), report.ranks.end(), [](const flight::RankStatus& status) {
     return status.condition == flight::RankCondition::kStopped;
@@ -75,7 +74,7 @@ Watch::~Watch() {
   try {
     keys_.store().set(keys_.left(settings_.rank), "in order");
     if (settings_.store_host == settings_.rank) close_store();
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the store is gone, and with it who would care
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): without the store, no rank can be notified
   }
   keys_.store().close();
   neighbour_.reset();
@@ -83,12 +82,13 @@ Watch::~Watch() {
   looker_.join();
 }
 
-/// Blocks: until all ranks have begun to watch, which needs the store; not for long, if one of them never does.
+/// Notifies all ranks that the store is about to close. Blocks: until all ranks have begun to watch, which needs the
+/// store; at most two seconds, in case one of them never does.
 void Watch::close_store() {
   constexpr std::chrono::milliseconds kLingers{2000};
   try {
     keys_.store().wait({keys_.all_watch()}, kLingers);
-  } catch (const store::StoreTimeout&) {  // NOLINT(bugprone-empty-catch): they will find the store gone, and say so
+  } catch (const store::StoreTimeout&) {  // NOLINT(bugprone-empty-catch): those ranks will report a lost store
   }
   raise({AlarmKind::kClosing, settings_.rank, -1, "the store's host leaves"});
 }
@@ -144,35 +144,36 @@ void Watch::answer(int number) {
 }
 
 void Watch::conclude(int number, const Alarm& alarm) {
-  std::string told = alarm.trigger;
+  std::string cause = alarm.trigger;
   if (alarm.by == settings_.rank) {
-    const auto report = collect_report(keys_, number, alarm, settings_.size, kPatience);
+    const auto report = collect_report(keys_, number, alarm, settings_.size, kAnswerTimeout);
     if (is_stopping()) return;
     if (!alarm.fatal() && settings_.silence <= settings_.slow_after && somebody_is_stopped(report)) return;
     if (is_false_alarm(alarm, report)) {
-      told = kWithdrawn;
+      cause = kWithdrawn;
       std::fprintf(stderr, "tessera: rank %d: %s, but answers now; is its host overloaded? The job goes on\n",
                    settings_.rank, alarm.trigger.c_str());
     } else {
       publish(report, number, settings_.log_folder);
-      if (!report.findings.empty()) told = report.findings.front().what;
+      if (!report.findings.empty()) cause = report.findings.front().what;
     }
-    keys_.store().set(keys_.told(number), told);
+    keys_.store().set(keys_.cause(number), cause);
   } else if (alarm.fatal()) {
     try {
-      told = keys_.store().get(keys_.told(number), kReportTakes);
-    } catch (const store::StoreTimeout&) {  // NOLINT(bugprone-empty-catch): who was to report is gone, too
+      cause = keys_.store().get(keys_.cause(number), kReportTakes);
+    } catch (const store::StoreTimeout&) {  // NOLINT(bugprone-empty-catch): the rank that had to report is gone, too
     }
   }
-  if (told == kWithdrawn) {
+  if (cause == kWithdrawn) {
     const std::lock_guard lock(mutex_);
     fatal_raised_ = false;
     lost_.erase(alarm.about);
     return;
   }
-  if (alarm.fatal()) recorder_.conclude(told);
-  // After a call that only failed, those who wait with it fail too, in their own time; others may be busy elsewhere.
-  if (alarm.kind == AlarmKind::kLost) set_verdict(told);
+  if (alarm.fatal()) recorder_.conclude(cause);
+  // A call that only failed gives no verdict: the ranks that wait in it fail too, each at its own deadline, and others
+  // may be busy elsewhere.
+  if (alarm.kind == AlarmKind::kLost) set_verdict(cause);
   if (!alarm.fatal()) return;
   {
     const std::lock_guard lock(mutex_);
@@ -193,7 +194,7 @@ bool Watch::raise(const Alarm& alarm) {
     const std::string found = keys_.store().compare_set(keys_.alarm(number), "", text);
     if (found == text) return true;
     if (!alarm.fatal() && alarm.kind != AlarmKind::kClosing) return false;
-    // Somebody else was first; the listener will count it.
+    // Another rank was first; listen() will count its alarm.
     const Alarm other = alarm_from_json(found);
     if (other.fatal() || other.kind == AlarmKind::kClosing) return false;
     std::unique_lock lock(mutex_);
@@ -206,12 +207,12 @@ void Watch::lost(const Neighbour::Loss& loss) {
   if (!loss.silent) {
     const std::lock_guard lock(mutex_);
     lost_.insert(loss.rank);
-    return;  // one that ended is missed only by those who wait for it: see look()
+    return;  // a rank that ended matters only to ranks that wait for it: see look()
   }
   const bool visible = loss.address.process_space == flight::process_space();
   flight::ProcessState state{flight::RankCondition::kSilent, "at " + loss.address.address};
   if (visible) state = flight::state_of_process(loss.address.process);
-  // Its process runs, and gets no time on its cores: slow, which is told when somebody waits for it.
+  // Its process is alive but gets no time on its cores. It is only slow, which is reported when a rank waits for it.
   if (visible && state.condition == flight::RankCondition::kSilent) return;
   const std::string who = "rank " + std::to_string(loss.rank);
   if (loss.rank == settings_.store_host) {
@@ -220,7 +221,7 @@ void Watch::lost(const Neighbour::Loss& loss) {
   try {
     raise({AlarmKind::kLost, settings_.rank, loss.rank,
            who + " has given no sign of life for " + seconds_text(settings_.silence)});
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the listener tells of a lost store
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): listen() reports a lost store
   }
 }
 
@@ -234,7 +235,7 @@ void Watch::look() {
     if (over) end_stuck_call();
     try {
       look_at_oldest_call();
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the listener tells of a lost store
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): listen() reports a lost store
     }
     lock.lock();
   }
@@ -270,10 +271,11 @@ void Watch::explain(const std::string& failure) {
   try {
     raise({AlarmKind::kFailed, settings_.rank, -1, failure});
   } catch (const std::exception&) {
-    return;  // without a store there is nobody to tell
+    return;  // without a store, no rank can be notified
   }
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, kPatience + kReportTakes, [this] { return explained_ || verdict_ || stopping_ || closed_; });
+  changed_.wait_for(lock, kAnswerTimeout + kReportTakes,
+                    [this] { return explained_ || verdict_ || stopping_ || closed_; });
 }
 
 void Watch::store_is_lost(const std::string& reason) {
@@ -293,6 +295,46 @@ void Watch::end_stuck_call() {
                to_string(*call).c_str());
   std::fflush(nullptr);
   _exit(kCommErrorExitCode);
+}
+
+namespace {
+
+/// The job's own secret may be known to the host of its store alone. So rank 0 makes another one and publishes it in
+/// the store, which only ranks can read.
+store::Secret ring_secret(const Rendezvous& rendezvous, int rank, std::chrono::milliseconds timeout) {
+  const std::string key = rendezvous.prefix + "watch/secret";
+  if (rank == 0) rendezvous.client->set(key, store::Secret::mint().hex());
+  return store::Secret::from_hex(rendezvous.client->get(key, timeout));
+}
+
+/// Counts this rank as watching. Rank 0 may leave right after init(), and the store with it, so its watch waits at its
+/// end until all ranks are counted.
+void tell_that_it_watches(const JobKeys& keys, int size) {
+  if (keys.store().add(keys.watching(), 1) < size) return;
+  try {
+    keys.store().set(keys.all_watch(), "yes");
+  } catch (const CommError&) {  // NOLINT(bugprone-empty-catch): rank 0 got it, and ended before it answered
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Watch> start_watch(const WorldOptions& options, const LaunchEnvironment& launch,
+                                   const Rendezvous& rendezvous, flight::Recorder& recorder) {
+  if (launch.size == 1 || options.lost_after().count() == 0) return nullptr;
+  WatchSettings settings;
+  settings.rank = launch.rank;
+  settings.size = launch.size;
+  settings.store_host = rendezvous.rank_zero_hosts ? 0 : -1;
+  settings.address = rendezvous.local_address;
+  settings.silence = options.lost_after();
+  settings.slow_after = options.slow_after();
+  if (const char* folder = std::getenv("TESSERA_LOG_DIR")) settings.log_folder = folder;
+  JobKeys keys(rendezvous.client, rendezvous.prefix + "watch/");
+  const store::Secret secret = ring_secret(rendezvous, launch.rank, options.init_timeout());
+  auto watch = std::make_unique<Watch>(std::move(settings), keys, secret, recorder, pthread_self());
+  tell_that_it_watches(keys, launch.size);
+  return watch;
 }
 
 }  // namespace tessera::comm

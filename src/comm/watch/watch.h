@@ -1,21 +1,22 @@
 #pragma once
 
+#include <tessera/comm/world.h>
 #include <tessera/flight/recorder.h>
 #include <tessera/store/secret.h>
-
-#include <pthread.h>
 
 #include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <pthread.h>
 #include <set>
 #include <string>
 #include <thread>
 
+#include "comm/launch_environment.h"
+#include "comm/rendezvous.h"
 #include "comm/watch/alarm.h"
-#include "comm/watch/job_keys.h"
 #include "comm/watch/neighbour.h"
 
 namespace tessera::comm {
@@ -26,21 +27,21 @@ struct WatchSettings {
   int store_host = -1;                         ///< the rank that hosts the job's store; -1: the launcher does
   std::string address;                         ///< of this rank, as the others reach it
   std::chrono::milliseconds silence{5000};     ///< after which a rank without a sign of life is lost
-  std::chrono::milliseconds slow_after{5000};  ///< after which a wait is looked into
+  std::chrono::milliseconds slow_after{5000};  ///< after which a wait is investigated
   std::chrono::milliseconds grace{2000};       ///< for a call to fail by itself once the job is lost
   std::string log_folder;                      ///< for reports as JSON; empty: none
 };
 
-/// Looks after the ranks of a job: notices who is lost or keeps others waiting, and explains it.
+/// Watches the ranks of a job: notices ranks that are lost or keep others waiting, and reports why.
 ///
 /// Note [Alarms]
-/// Alarms are numbered keys of the job's store. Every rank waits for the next number, which costs nothing until it
-/// comes. Who sees something first writes it; who finds the number taken has been told already. Each rank then answers
-/// with what it recorded, and the one that raised the alarm reads the answers and prints one report. Nothing of this
-/// happens while all is well.
+/// Alarms are numbered keys of the job's store. Every rank waits for the key of the next number, which costs nothing
+/// until it is set. The first rank that notices a problem sets the key; a rank that finds it set leaves the report to
+/// that one. Each rank then answers with what it recorded, and the rank that raised the alarm reads the answers and
+/// prints one report. Nothing of this happens while all is well.
 class Watch {
  public:
-  /// `keys`' store is closed when the watch ends: it must serve nobody else by then.
+  /// The watch closes the store of `keys` when it ends; nothing else may use the store by then.
   /// `caller` is the thread whose stack explains a rank that is in no call.
   Watch(WatchSettings settings, JobKeys keys, const store::Secret& secret, flight::Recorder& recorder,
         pthread_t caller);
@@ -48,7 +49,8 @@ class Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  /// A call of this rank failed. Blocks: until the report is out, a few seconds at most, and only the first time.
+  /// Raises an alarm because a call of this rank failed. Blocks: until the report is out, a few seconds at most, and
+  /// only the first time.
   void explain(const std::string& failure);
 
   /// Why this job cannot go on: a rank is lost. Nothing while it can.
@@ -58,14 +60,14 @@ class Watch {
   void listen();
   void look();
   void lost(const Neighbour::Loss& loss);
-  /// Whether this rank is the one to report.
+  /// Returns whether this rank set the key of the alarm and so has to report.
   bool raise(const Alarm& alarm);
   void answer(int number);
   void conclude(int number, const Alarm& alarm);
   void store_is_lost(const std::string& reason);
   void close_store();
   void set_verdict(const std::string& text);
-  /// Ends the process if a call is still under way after the grace: nothing else ends a wait inside a library.
+  /// Ends the process if a call is still under way after the grace, because nothing else ends a wait inside a library.
   void end_stuck_call();
   void look_at_oldest_call();
   bool is_stopping() const;
@@ -91,5 +93,10 @@ class Watch {
   std::thread listener_;
   std::thread looker_;
 };
+
+/// Begins to watch the ranks that have just met. Null for a job of one, or when `options` turn it off.
+/// Collective: over the job. To be called by the thread that trains.
+std::unique_ptr<Watch> start_watch(const WorldOptions& options, const LaunchEnvironment& launch,
+                                   const Rendezvous& rendezvous, flight::Recorder& recorder);
 
 }  // namespace tessera::comm

@@ -5,51 +5,134 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "data_parallel/hooks/average.h"
-#include "data_parallel/hooks/loaded_memory.h"
 #include "data_parallel/hooks/quantise.h"
+
+namespace tessera::data_parallel {
+namespace {
+
+constexpr double kLargest = 127;
+
+// On the CPU so many values are processed at a time, so that intermediate values stay in the cache.
+constexpr std::int64_t kValuesAtATime = std::int64_t{1} << 17;
+
+std::int64_t blocks_at_a_time(const at::Tensor& values, const QuantisedPart& part) {
+  if (!values.is_cpu()) return std::max<std::int64_t>(part.num_blocks, 1);
+  return std::max<std::int64_t>(kValuesAtATime / part.block, 1);
+}
+
+at::Tensor values_of(const at::Tensor& bytes, const QuantisedPart& part) {
+  return bytes.narrow(0, 0, part.num_values()).view({part.num_blocks, part.block});
+}
+
+at::Tensor scales_of(const at::Tensor& bytes, const QuantisedPart& part) {
+  const std::int64_t begin = part.num_values();
+  return bytes.narrow(0, begin, part.num_bytes() - begin).view(at::kFloat).unsqueeze(1);
+}
+
+at::Tensor scales_for(const at::Tensor& values) {
+  const at::Tensor largest = at::linalg_vector_norm(values, std::numeric_limits<double>::infinity(), {1}, true);
+  at::Tensor scales = (largest / kLargest).to(at::kFloat);
+  // Subnormal scales have too few bits to divide by. The values of such a block become its rounding error.
+  return scales.masked_fill_(scales < std::numeric_limits<float>::min(), 0);
+}
+
+void quantise_blocks(at::Tensor values, at::Tensor bytes, at::Tensor scale_bytes) {
+  const at::Tensor scales = scales_for(values);
+  scale_bytes.copy_(scales);
+  const at::Tensor finite = scales.isfinite();
+  // On a device item() costs a synchronisation, so the repair is always made; it is cheap there.
+  const bool repair = !values.is_cpu() || !finite.all().item<bool>();
+  if (repair) values.masked_fill_(finite.logical_not(), 0);
+  const at::Tensor usable = finite.logical_and(scales > 0);
+  const at::Tensor exact = at::where(usable, scales, 0.0F).to(values.scalar_type());
+  const at::Tensor rounded = (values / exact.masked_fill(usable.logical_not(), 1)).round_();
+  // Without a scale the quotient is the value itself, which is so small that it rounds to zero.
+  bytes.copy_(rounded);
+  values.addcmul_(rounded, exact, -1);
+}
+
+}  // namespace
+
+void quantise(at::Tensor values, const QuantisedPart& part, const at::Tensor& bytes) {
+  const at::Tensor value_bytes = values_of(bytes, part);
+  const at::Tensor scale_bytes = scales_of(bytes, part);
+  const std::int64_t step = blocks_at_a_time(values, part);
+  for (std::int64_t begin = 0; begin < part.num_blocks; begin += step) {
+    const std::int64_t count = std::min(step, part.num_blocks - begin);
+    quantise_blocks(values.narrow(0, begin, count), value_bytes.narrow(0, begin, count),
+                    scale_bytes.narrow(0, begin, count));
+  }
+}
+
+void add_dequantised(at::Tensor sum, const QuantisedPart& part, const at::Tensor& bytes) {
+  const at::Tensor value_bytes = values_of(bytes, part);
+  const at::Tensor scales = scales_of(bytes, part).to(sum.scalar_type());
+  const std::int64_t step = blocks_at_a_time(sum, part);
+  for (std::int64_t begin = 0; begin < part.num_blocks; begin += step) {
+    const std::int64_t count = std::min(step, part.num_blocks - begin);
+    sum.narrow(0, begin, count)
+        .addcmul_(value_bytes.narrow(0, begin, count).to(sum.scalar_type()), scales.narrow(0, begin, count));
+  }
+}
+
+void dequantise_into(const at::Tensor& values, const QuantisedPart& part, const at::Tensor& bytes,
+                     at::ScalarType dtype) {
+  const std::int64_t num_full = values.numel() / part.block;
+  const std::int64_t num_rest = values.numel() % part.block;
+  const at::Tensor value_bytes = values_of(bytes, part);
+  const at::Tensor scales = scales_of(bytes, part).to(dtype);
+  at::Tensor full = values.narrow(0, 0, num_full * part.block).view({num_full, part.block});
+  at::mul_out(full, value_bytes.narrow(0, 0, num_full), scales.narrow(0, 0, num_full));
+  if (num_rest == 0) return;
+  at::Tensor rest = values.narrow(0, num_full * part.block, num_rest);
+  at::mul_out(rest, value_bytes.select(0, num_full).narrow(0, 0, num_rest), scales.select(0, num_full));
+}
+
+}  // namespace tessera::data_parallel
 
 namespace tessera {
 namespace {
 
-using data_parallel::QuantisedRow;
+using data_parallel::QuantisedPart;
 
 constexpr const char* kError = "error";
 constexpr const char* kErrorOfSum = "error_of_sum";
 
-// What a bucket keeps from step to step. Its elements are cut into a row for each rank, which sums that row.
+// What a bucket keeps from step to step. Its elements are cut into one part for each rank; each rank sums its part.
 struct Int8State {
-  Int8State(const GradientBucket& bucket, const Communicator& comm, const QuantisedRow& row_of_a_rank)
-      : row(row_of_a_rank), parameters(bucket.parameters), length(bucket.flat.numel()) {
+  Int8State(const GradientBucket& bucket, const Communicator& comm, const QuantisedPart& part_of_a_rank)
+      : part(part_of_a_rank), parameters(bucket.parameters), length(bucket.flat.numel()) {
     const at::Tensor& flat = bucket.flat;
     const auto options = flat.options().dtype(data_parallel::compute_dtype(flat));
-    error = at::zeros({comm.size() * row.num_blocks, row.block}, options);
-    error_of_sum = at::zeros({row.num_blocks, row.block}, options);
-    sent = comm.empty({comm.size(), row.num_bytes()}, flat.options().dtype(at::kChar));
-    gathered = comm.empty({comm.size(), row.num_bytes()}, flat.options().dtype(at::kChar));
+    error = at::zeros({comm.size() * part.num_blocks, part.block}, options);
+    error_of_sum = at::zeros({part.num_blocks, part.block}, options);
+    sent = comm.empty({comm.size(), part.num_bytes()}, flat.options().dtype(at::kChar));
+    gathered = comm.empty({comm.size(), part.num_bytes()}, flat.options().dtype(at::kChar));
   }
 
-  /// What was saved of such a bucket on as many ranks.
+  /// Restores the state that was saved of such a bucket on the same number of ranks.
   void recall(const BucketMemory& memory) const {
     if (!memory.tensors.contains(kError)) return;
     error.copy_(memory.tensors.at(kError));
     error_of_sum.copy_(memory.tensors.at(kErrorOfSum));
   }
 
-  /// Errors belong to parameters: buckets of the same length may hold others after they were arranged anew.
+  /// Errors belong to parameters: after a rearrangement, a bucket of the same length may hold other parameters.
   bool serves(const GradientBucket& bucket) const {
     const at::Tensor& flat = bucket.flat;
     return data_parallel::same_tensors(bucket.parameters, parameters) && flat.numel() == length &&
            flat.device() == error.device() && data_parallel::compute_dtype(flat) == error.scalar_type();
   }
 
-  QuantisedRow row;
+  QuantisedPart part;
   std::vector<at::Tensor> parameters;
   std::int64_t length;
-  at::Tensor error;         // of this rank's gradients; the last row is padded with zeros
-  at::Tensor error_of_sum;  // of the row that this rank sums
+  at::Tensor error;         // of this rank's gradients; the last part is padded with zeros
+  at::Tensor error_of_sum;  // of the part that this rank sums
   at::Tensor sent;
   at::Tensor gathered;
 };
@@ -69,14 +152,14 @@ class Int8Hook : public GradientHook {
 
   Finish start(const GradientBucket& bucket, const Communicator& comm) override {
     const at::NoGradGuard no_grad;
-    const QuantisedRow row = row_of(bucket.flat, comm.size());
-    if (row.num_bytes() * comm.size() >= static_cast<std::int64_t>(bucket.flat.nbytes())) {
+    const QuantisedPart part = part_of(bucket.flat, comm.size());
+    if (part.num_bytes() * comm.size() >= static_cast<std::int64_t>(bucket.flat.nbytes())) {
       count(bucket.flat);
       return data_parallel::start_average(bucket.flat, bucket.divisor, comm);
     }
     auto& state = states_[bucket.index];
     if (!state || !state->serves(bucket)) {
-      state = std::make_shared<Int8State>(bucket, comm, row);
+      state = std::make_shared<Int8State>(bucket, comm, part);
       if (const auto memory = loaded_.take(bucket)) state->recall(*memory);
     }
     if (!options_.error_feedback()) {
@@ -85,7 +168,7 @@ class Int8Hook : public GradientHook {
     }
     state->error.view(-1).narrow(0, 0, bucket.flat.numel()).add_(bucket.flat, 1.0 / bucket.divisor);
     for (int rank = 0; rank < comm.size(); ++rank) {
-      data_parallel::quantise(state->error.narrow(0, rank * row.num_blocks, row.num_blocks), row,
+      data_parallel::quantise(state->error.narrow(0, rank * part.num_blocks, part.num_blocks), part,
                               state->sent.select(0, rank));
     }
     count(state->sent);
@@ -96,24 +179,24 @@ class Int8Hook : public GradientHook {
   }
 
  private:
-  QuantisedRow row_of(const at::Tensor& flat, int num_ranks) const {
+  QuantisedPart part_of(const at::Tensor& flat, int num_ranks) const {
     const std::int64_t num_blocks = (flat.numel() + options_.block() - 1) / options_.block();
     return {(num_blocks + num_ranks - 1) / num_ranks, options_.block()};
   }
 
-  // Every rank reads the same bytes at the end, of its own sum too: so all have the same bits.
+  // At the end every rank dequantises the same bytes, including those of its own sum, so all have the same bits.
   at::Tensor finish(Int8State& state, const at::Tensor& received, const at::Tensor& flat, const Communicator& comm) {
     for (int rank = 0; rank < comm.size(); ++rank) {
-      data_parallel::add_dequantised(state.error_of_sum, state.row, received.select(0, rank));
+      data_parallel::add_dequantised(state.error_of_sum, state.part, received.select(0, rank));
     }
     const at::Tensor own = state.gathered.select(0, comm.rank());
-    data_parallel::quantise(state.error_of_sum, state.row, own);
+    data_parallel::quantise(state.error_of_sum, state.part, own);
     count(own);
     comm.all_gather_into(state.gathered, own.unsqueeze(0));
     for (int rank = 0; rank < comm.size(); ++rank) {
-      const std::int64_t begin = std::min(rank * state.row.num_values(), state.length);
-      const std::int64_t length = std::min(state.row.num_values(), state.length - begin);
-      data_parallel::dequantise_into(flat.narrow(0, begin, length), state.row, state.gathered.select(0, rank),
+      const std::int64_t begin = std::min(rank * state.part.num_values(), state.length);
+      const std::int64_t length = std::min(state.part.num_values(), state.length - begin);
+      data_parallel::dequantise_into(flat.narrow(0, begin, length), state.part, state.gathered.select(0, rank),
                                      state.error.scalar_type());
     }
     return flat;

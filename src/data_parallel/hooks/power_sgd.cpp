@@ -2,13 +2,173 @@
 #include <tessera/data_parallel/gradient_hooks.h>
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <map>
+#include <sstream>
 
+#include "data_parallel/flat_parameters.h"
 #include "data_parallel/hooks/average.h"
-#include "data_parallel/hooks/loaded_memory.h"
 #include "data_parallel/hooks/power_sgd_state.h"
+
+namespace tessera::data_parallel {
+namespace {
+
+std::int64_t columns_of(const at::Tensor& gradient) { return gradient.numel() / gradient.size(0); }
+
+std::int64_t rank_of(const at::Tensor& gradient, const PowerSgdOptions& options) {
+  return std::min({options.rank(), gradient.size(0), columns_of(gradient)});
+}
+
+bool pays(const at::Tensor& gradient, const PowerSgdOptions& options) {
+  if (gradient.dim() < 2 || gradient.numel() == 0) return false;
+  const auto thin = (gradient.size(0) + columns_of(gradient)) * rank_of(gradient, options);
+  return static_cast<double>(thin) * options.min_compression() <= static_cast<double>(gradient.numel());
+}
+
+// Neighbouring seeds must not give related starts: the steps of SplitMix64 spread them.
+std::uint64_t mixed(std::uint64_t seed, std::uint64_t more) {
+  std::uint64_t value = seed + 0x9E3779B97F4A7C15ULL * (more + 1);
+  value = (value ^ (value >> 30U)) * 0xBF58476D1CE4E5B9ULL;
+  value = (value ^ (value >> 27U)) * 0x94D049BB133111EBULL;
+  return value ^ (value >> 31U);
+}
+
+// The next part of `whole` as a matrix; moves `begin` past it.
+at::Tensor take(const at::Tensor& whole, std::int64_t& begin, std::int64_t num_rows, std::int64_t num_columns) {
+  const std::int64_t length = num_rows * num_columns;
+  begin += length;
+  return whole.narrow(0, begin - length, length).view({num_rows, num_columns});
+}
+
+std::string right_name(std::size_t tensor) { return "right/" + std::to_string(tensor); }
+std::string error_name(std::size_t tensor) { return "error/" + std::to_string(tensor); }
+
+}  // namespace
+
+PowerSgdState::PowerSgdState(const GradientBucket& bucket, const Communicator& comm, const PowerSgdOptions& options)
+    : bucket_index_(bucket.index),
+      seed_(options.seed()),
+      gradient_options_(bucket.flat.options()),
+      parameters_(bucket.parameters) {
+  for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
+    shapes_.push_back(bucket.gradients[i].sizes().vec());
+    if (pays(bucket.gradients[i], options)) {
+      matrices_.push_back({i, {}, {}, {}});
+    } else {
+      exact_.push_back(i);
+    }
+  }
+  make_factors(bucket, comm, options);
+  make_rest(bucket, comm);
+  restart();
+}
+
+void PowerSgdState::make_factors(const GradientBucket& bucket, const Communicator& comm,
+                                 const PowerSgdOptions& options) {
+  std::int64_t num_left = 0;
+  std::int64_t num_right = 0;
+  for (const ThinMatrix& matrix : matrices_) {
+    const at::Tensor& gradient = bucket.gradients[matrix.tensor];
+    num_left += gradient.size(0) * rank_of(gradient, options);
+    num_right += columns_of(gradient) * rank_of(gradient, options);
+  }
+  const auto computed = bucket.flat.options().dtype(compute_dtype(bucket.flat));
+  lefts_ = comm.empty({num_left}, computed);
+  rights_ = comm.empty({num_right}, computed);
+  num_left = 0;
+  num_right = 0;
+  for (ThinMatrix& matrix : matrices_) {
+    const at::Tensor& gradient = bucket.gradients[matrix.tensor];
+    matrix.left = take(lefts_, num_left, gradient.size(0), rank_of(gradient, options));
+    matrix.right = take(rights_, num_right, columns_of(gradient), rank_of(gradient, options));
+    matrix.error = at::empty({gradient.size(0), columns_of(gradient)}, computed);
+  }
+}
+
+void PowerSgdState::make_rest(const GradientBucket& bucket, const Communicator& comm) {
+  std::int64_t length = 0;
+  for (const std::size_t tensor : exact_) length += bucket.gradients[tensor].numel();
+  rest_ = comm.empty({length}, bucket.flat.options());
+}
+
+bool PowerSgdState::serves(const GradientBucket& bucket) const {
+  if (!same_tensors(bucket.parameters, parameters_) || bucket.gradients.size() != shapes_.size() ||
+      bucket.flat.dtype() != gradient_options_.dtype() || bucket.flat.device() != gradient_options_.device()) {
+    return false;
+  }
+  for (std::size_t i = 0; i < shapes_.size(); ++i) {
+    if (bucket.gradients[i].sizes() != at::IntArrayRef(shapes_[i])) return false;
+  }
+  return true;
+}
+
+void PowerSgdState::restart() {
+  for (ThinMatrix& matrix : matrices_) {
+    const auto of_bucket = mixed(static_cast<std::uint64_t>(seed_), bucket_index_);
+    auto generator = at::detail::createCPUGenerator(mixed(of_bucket, matrix.tensor));
+    matrix.right.copy_(at::randn(matrix.right.sizes(), generator, at::TensorOptions(matrix.right.scalar_type())));
+    matrix.error.zero_();
+  }
+}
+
+bool PowerSgdState::is_of(const std::vector<at::Tensor>& parameters) const {
+  return same_tensors(parameters, parameters_);
+}
+
+std::map<std::string, at::Tensor> PowerSgdState::memory() const {
+  std::map<std::string, at::Tensor> tensors;
+  for (const ThinMatrix& matrix : matrices_) {
+    tensors[right_name(matrix.tensor)] = matrix.right;
+    tensors[error_name(matrix.tensor)] = matrix.error;
+  }
+  return tensors;
+}
+
+void PowerSgdState::recall(const BucketMemory& memory) const {
+  for (const ThinMatrix& matrix : matrices_) {
+    const auto right = memory.tensors.find(right_name(matrix.tensor));
+    if (right == memory.tensors.end()) continue;
+    matrix.right.copy_(right->second);
+    matrix.error.copy_(memory.tensors.at(error_name(matrix.tensor)));
+  }
+}
+
+std::string PowerSgdState::why_not(const BucketMemory& memory, const PowerSgdOptions& options) {
+  for (std::size_t i = 0; i < memory.parameters.size(); ++i) {
+    const at::Tensor parameter = as_real(memory.parameters[i]);
+    const auto right = memory.tensors.find(right_name(i));
+    if (right == memory.tensors.end()) continue;
+    if (!pays(parameter, options)) return "a matrix travels exactly now that did not then";
+    if (right->second.size(1) == rank_of(parameter, options)) continue;
+    std::ostringstream text;
+    text << "the rank of a matrix was " << right->second.size(1) << " and is " << rank_of(parameter, options);
+    return text.str();
+  }
+  return "";
+}
+
+void PowerSgdState::collect_rest(const GradientBucket& bucket) {
+  std::int64_t begin = 0;
+  for (const std::size_t tensor : exact_) {
+    const at::Tensor& gradient = bucket.gradients[tensor];
+    rest_.narrow(0, begin, gradient.numel()).view(gradient.sizes()).copy_(gradient);
+    begin += gradient.numel();
+  }
+}
+
+void PowerSgdState::return_rest(const std::vector<at::Tensor>& gradients) const {
+  std::int64_t begin = 0;
+  for (const std::size_t tensor : exact_) {
+    at::Tensor gradient = gradients[tensor];
+    gradient.copy_(rest_.narrow(0, begin, gradient.numel()).view(gradient.sizes()));
+    begin += gradient.numel();
+  }
+}
+
+}  // namespace tessera::data_parallel
 
 namespace tessera {
 namespace {
@@ -79,12 +239,13 @@ class PowerSgdHook : public GradientHook {
 
   void finish(PowerSgdState& state, const std::vector<at::Tensor>& gradients, const Communicator& comm) {
     for (const ThinMatrix& matrix : state.matrices()) {
-      // Orthogonal also for a left factor of zeros: so a gradient of zeros does not end the approximation for ever.
+      // QR gives an orthogonal matrix even for a left factor of zeros. So a gradient of zeros does not leave factors of
+      // zeros for all later steps.
       matrix.left.copy_(std::get<0>(at::linalg_qr(matrix.left)));
       at::Tensor right = matrix.right;
       at::mm_out(right, matrix.error.t(), matrix.left);
-      // Minus this rank's share of the approximation, not minus the approximation: else what sets its gradients apart
-      // from the others' would add up from step to step.
+      // Subtract this rank's share of the approximation, not the whole approximation: else the difference between this
+      // rank's gradients and the others' would add up from step to step.
       if (options_.error_feedback()) at::Tensor(matrix.error).addmm_(matrix.left, right.t(), 1, -1);
     }
     count(state.rights());
@@ -93,7 +254,7 @@ class PowerSgdHook : public GradientHook {
       at::Tensor gradient = gradients[matrix.tensor];
       gradient.copy_(at::mm(matrix.left, matrix.right.t()).view(gradient.sizes()));
     }
-    // What is not finite must not live on in the errors. The factors are the same on all ranks, so all restart.
+    // Values that are not finite must not stay in the errors. The factors are the same on all ranks, so all restart.
     if (!state.rights().isfinite().all().item<bool>()) state.restart();
   }
 

@@ -33,9 +33,9 @@ class PowerSgdState {
   bool is_of(const std::vector<at::Tensor>& parameters) const;
   /// Right factors and errors, by the place of their parameter in the bucket: "right/0", "error/0".
   std::map<std::string, at::Tensor> memory() const;
-  /// Takes what memory() gave in the saved run.
+  /// Restores what memory() returned in the saved run.
   void recall(const BucketMemory& memory) const;
-  /// Why what was saved of a bucket does not fit, or "".
+  /// Why the saved state of a bucket does not fit, or "".
   static std::string why_not(const BucketMemory& memory, const PowerSgdOptions& options);
 
   const std::vector<ThinMatrix>& matrices() const { return matrices_; }

@@ -6,8 +6,9 @@
 
 namespace tessera::data_parallel {
 
-/// How a row of blocks lies in bytes: all values first, then a float scale for each block.
-struct QuantisedRow {
+/// The layout of a quantised part of a bucket, which consists of blocks: all values first, then a float scale for each
+/// block.
+struct QuantisedPart {
   std::int64_t num_blocks = 0;
   std::int64_t block = 0;
 
@@ -15,15 +16,16 @@ struct QuantisedRow {
   std::int64_t num_bytes() const { return num_blocks * (block + static_cast<std::int64_t>(sizeof(float))); }
 };
 
-/// Writes `values` [num_blocks, block] into `bytes` (int8 of length row.num_bytes()) and leaves in `values` what was
-/// lost; zero where a block was not finite, so that it harms one step only. Such a block gets a scale that makes all
-/// of it NaN.
-void quantise(at::Tensor values, const QuantisedRow& row, const at::Tensor& bytes);
+/// Writes `values` [num_blocks, block] into `bytes` (int8 of length part.num_bytes()) and leaves the rounding errors in
+/// `values`. A block that is not finite gets a scale that makes all of it NaN, and errors of zero, so that it harms one
+/// step only.
+void quantise(at::Tensor values, const QuantisedPart& part, const at::Tensor& bytes);
 
-/// `sum` [num_blocks, block] += what `bytes` holds.
-void add_dequantised(at::Tensor sum, const QuantisedRow& row, const at::Tensor& bytes);
+/// Adds the values that `bytes` holds to `sum` [num_blocks, block].
+void add_dequantised(at::Tensor sum, const QuantisedPart& part, const at::Tensor& bytes);
 
-/// Writes the first values of `bytes` into `values`, as many as it has, computing in `dtype`.
-void dequantise_into(const at::Tensor& values, const QuantisedRow& row, const at::Tensor& bytes, at::ScalarType dtype);
+/// Fills `values` with the first values of `bytes`, computing in `dtype`.
+void dequantise_into(const at::Tensor& values, const QuantisedPart& part, const at::Tensor& bytes,
+                     at::ScalarType dtype);
 
 }  // namespace tessera::data_parallel

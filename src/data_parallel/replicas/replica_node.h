@@ -2,12 +2,44 @@
 
 #include <tessera/intercept/custom_node.h>
 
+#include <torch/nn/module.h>
+
+#include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "data_parallel/replicas/replica_threads.h"
 
 namespace tessera::data_parallel {
+
+/// Keeps a clone up to date with the module that it was cloned from.
+class Mirror {
+ public:
+  Mirror(std::shared_ptr<torch::nn::Module> original, std::shared_ptr<torch::nn::Module> clone);
+
+  /// Updates parameters, buffers, requires_grad and training modes.
+  void refresh();
+
+  /// A parameter of the clone, each listed once, and the original that it belongs to. An original may have several
+  /// clones, when the model shares it between layers in a way that clone() does not reproduce.
+  struct Pair {
+    at::Tensor original;
+    at::Tensor clone;
+    std::int64_t version = -1;  // of the original when it was copied
+  };
+  const std::vector<Pair>& parameters() const { return parameters_; }
+
+ private:
+  std::vector<std::shared_ptr<torch::nn::Module>> original_modules_;
+  std::vector<std::shared_ptr<torch::nn::Module>> clone_modules_;
+  std::vector<Pair> parameters_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // original, clone
+};
+
+/// A copy of the module, with parameters and buffers of its own. Leaves the default random generator as it was.
+/// Throws ConfigError when the module cannot be cloned.
+std::shared_ptr<torch::nn::Module> clone_of(const torch::nn::Module& module, at::Device device);
 
 /// What one replica did in a forward, and what its backward needs.
 struct ReplicaPass {
@@ -21,8 +53,9 @@ struct ReplicaPass {
   std::vector<at::Tensor> inputs;  ///< leaves too; their places come after those of all parameters
 };
 
-/// The forward of all replicas as one node of the caller's graph. Its backward runs theirs in parallel and returns the
-/// gradients of the original's parameters, summed in the order of the replicas, then those of the inputs.
+/// The forward of all replicas as one node of the caller's graph. Its backward runs the replicas' backwards in parallel
+/// and returns the gradients of the original's parameters, summed in the order of the replicas, then those of the
+/// inputs.
 class ReplicaNode : public torch::autograd::Node {
  public:
   /// Replica 0's parameters are the original's, each once and in the order of their places.
@@ -37,7 +70,7 @@ class ReplicaNode : public torch::autograd::Node {
 
  private:
   using Tensors = std::vector<at::Tensor>;
-  // For each replica, at the places of the node's outputs; undefined where there is none.
+  // The gradients of each replica, at the places of the node's outputs; undefined where there is none.
   std::vector<Tensors> run_backwards(const at::Tensor& gradient);
   Tensors run_backward(const ReplicaPass& pass, const at::Tensor& gradient, const std::vector<bool>& needed) const;
   // Undefined where no replica has one.

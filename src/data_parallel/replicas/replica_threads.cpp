@@ -14,17 +14,18 @@ namespace tessera::data_parallel {
 namespace {
 
 // Note [Replica 0 on other devices than the CPU]
-// Backward of a CUDA graph runs on one thread of LibTorch for each device. Our node waits on that thread of device 0;
-// replica 0's backward would wait for it for ever if another thread started it. Started from that very thread it is a
-// backward within a backward, which LibTorch runs in place. On the CPU backward runs on the thread that starts it, and
-// a thread of its own keeps replica 0's number of intra-op threads apart from the caller's.
+// LibTorch runs the backward of a CUDA graph on one thread for each device. Our node blocks the thread of device 0. If
+// another thread started replica 0's backward, that backward would wait for the blocked thread for ever. Started from
+// the blocked thread itself, it is a backward within a backward, which LibTorch runs in place. On the CPU, backward
+// runs on the thread that starts it; there replica 0 has its own thread, to keep its number of intra-op threads apart
+// from the caller's.
 std::size_t first_on_a_thread(const std::vector<at::Device>& devices) { return devices.front().is_cpu() ? 0 : 1; }
 
 }  // namespace
 
 void set_intra_op_threads(int number) {
-  // LibTorch sets the number at a thread's first use, which must not come later than ours. The libraries it consists of
-  // and this program each remember for themselves whether they did.
+  // LibTorch sets the number at a thread's first use, which must happen before our call. LibTorch's libraries and this
+  // program each keep their own flag for that, so both are initialised here.
   at::get_num_threads();
   at::internal::lazy_init_num_threads();
   at::set_num_threads(number);
@@ -51,7 +52,7 @@ struct ReplicaThreads::Job {
     }
   }
 
-  // Called while the exception is handled, so that it is nested.
+  // Called inside the catch block, so that the exception is nested.
   std::exception_ptr named(std::size_t replica, const std::string& message) const {
     try {
       std::throw_with_nested(Error("replica " + std::to_string(replica) + " of " + std::to_string(devices.size()) +

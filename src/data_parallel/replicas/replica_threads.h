@@ -13,8 +13,9 @@
 
 namespace tessera::data_parallel {
 
-/// Sets the number of intra-op threads of the calling thread, which LibTorch has perhaps not seen before.
-/// It also becomes what new threads start with: a thread that has its number must set that again afterwards.
+/// Sets the number of intra-op threads of the calling thread, even if the thread has not used LibTorch before.
+/// It also becomes the default of new threads, so the caller that starts such a thread must set its own number again
+/// afterwards.
 void set_intra_op_threads(int number);
 
 /// A thread for each replica, for as long as the object lives.
@@ -29,7 +30,7 @@ class ReplicaThreads {
 
   /// Runs `body(replica)` for the first `num_replicas`, each on its thread, with the caller's thread-local state of
   /// LibTorch (grad mode, autocast, ...). Blocks: until all are done. Throws Error naming the first replica that failed
-  /// and `what` it did, with what was thrown nested in it.
+  /// and `what` it did, with the replica's exception nested in it.
   /// Thread-safety: any thread; one call after another.
   void run(std::size_t num_replicas, const std::string& what, const std::function<void(std::size_t)>& body);
 

@@ -2,19 +2,236 @@
 #include <tessera/data_parallel/data_parallel.h>
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/cuda.h>
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
-#include "data_parallel/replicas/mirror.h"
 #include "data_parallel/replicas/replica_node.h"
 #include "data_parallel/replicas/replica_threads.h"
 
 namespace tessera::data_parallel {
+namespace {
+
+bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.data_ptr() == b.data_ptr() && a.dtype() == b.dtype() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides() && a.is_alias_of(b);
+}
+
+void refresh_parameter(Mirror::Pair& pair) {
+  if (pair.clone.requires_grad() != pair.original.requires_grad()) {
+    pair.clone.requires_grad_(pair.original.requires_grad());
+  }
+  if (pair.clone.device() == pair.original.device()) {
+    // The model may have got other memory since: by to(), or by a loaded state.
+    if (!is_same_memory(pair.clone, pair.original)) pair.clone.set_data(pair.original.detach());
+    return;
+  }
+  const auto version = static_cast<std::int64_t>(pair.original._version());
+  if (version == pair.version) return;
+  pair.clone.variable_data().copy_(pair.original.detach(), /*non_blocking=*/true);
+  pair.version = version;
+}
+
+// Copies only if the values differ, and without changing the version counter: a graph whose backward is still to come
+// may have saved a buffer, such as a table. Values are compared because BatchNorm changes its statistics without
+// changing the version.
+void refresh_buffer(const at::Tensor& original, const at::Tensor& clone) {
+  const bool comparable =
+      original.is_cpu() && clone.is_cpu() && original.sizes() == clone.sizes() && original.dtype() == clone.dtype();
+  if (comparable && at::equal(original, clone)) return;
+  clone.variable_data().copy_(original.detach(), /*non_blocking=*/true);
+}
+
+}  // namespace
+
+Mirror::Mirror(std::shared_ptr<torch::nn::Module> original, std::shared_ptr<torch::nn::Module> clone)
+    : original_modules_(original->modules()), clone_modules_(clone->modules()) {
+  const auto clones = clone->named_parameters();
+  std::map<const void*, const void*> original_of;
+  for (const auto& item : original->named_parameters()) {
+    const at::Tensor* of_clone = clones.find(item.key());
+    if (of_clone == nullptr || of_clone->sizes() != item.value().sizes()) {
+      throw ConfigError("the clone of the model has no parameter \"" + item.key() +
+                        "\" of the same shape; register it in reset(), which clone() calls");
+    }
+    const void* const identity = item.value().unsafeGetTensorImpl();
+    const auto [known, is_new] = original_of.emplace(of_clone->unsafeGetTensorImpl(), identity);
+    if (is_new) {
+      parameters_.push_back({item.value(), *of_clone});
+    } else if (known->second != identity) {
+      throw ConfigError("the parameter \"" + item.key() +
+                        "\" is shared in the clone of the model but not in the model");
+    }
+  }
+  const auto buffers = clone->named_buffers();
+  for (const auto& item : original->named_buffers()) {
+    const at::Tensor* of_clone = buffers.find(item.key());
+    if (item.value().defined() && of_clone != nullptr) buffers_.emplace_back(item.value(), *of_clone);
+  }
+}
+
+void Mirror::refresh() {
+  const at::NoGradGuard no_grad;
+  for (Pair& pair : parameters_) refresh_parameter(pair);
+  for (const auto& [original, clone] : buffers_) refresh_buffer(original, clone);
+  // A parent sets its children's mode too, and comes before them.
+  for (std::size_t i = 0; i < original_modules_.size(); ++i) {
+    const bool training = original_modules_[i]->is_training();
+    if (clone_modules_[i]->is_training() != training) clone_modules_[i]->train(training);
+  }
+}
+
+std::shared_ptr<torch::nn::Module> clone_of(const torch::nn::Module& module, at::Device device) {
+  auto generator = at::detail::getDefaultCPUGenerator();
+  const at::Tensor state = generator.get_state();
+  try {
+    auto clone = module.clone(device);
+    generator.set_state(state);
+    TORCH_CHECK(clone->modules().size() == module.modules().size(), "the clone has other submodules");
+    return clone;
+  } catch (const c10::Error& error) {
+    generator.set_state(state);
+    throw ConfigError("DataParallel needs a model that can be cloned, and " + module.name() +
+                      " cannot: derive it and its submodules from torch::nn::Cloneable, and register parameters, "
+                      "buffers and submodules in reset() instead of the constructor. LibTorch says: " +
+                      error.what_without_backtrace());
+  }
+}
+
+namespace {
+
+// Assigns each gradient to the thread that has the least to add so far.
+std::vector<std::vector<std::size_t>> shares_of(const std::vector<ReplicaPass::Leaf>& parameters,
+                                                std::size_t num_threads) {
+  std::vector<std::vector<std::size_t>> shares(num_threads);
+  std::vector<std::int64_t> loads(num_threads, 0);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto least = static_cast<std::size_t>(std::min_element(loads.begin(), loads.end()) - loads.begin());
+    shares[least].push_back(i);
+    loads[least] += parameters[i].tensor.numel();
+  }
+  return shares;
+}
+
+// A gradient may lie in memory that others see, such as a part of the incoming gradient.
+bool is_seen_by_us_only(const at::Tensor& gradient) {
+  return gradient.use_count() == 1 && gradient.storage().use_count() == 1 && gradient.is_non_overlapping_and_dense();
+}
+
+at::Tensor sum_of(const std::vector<std::vector<at::Tensor>>& gradients, std::size_t index, at::Device device) {
+  at::Tensor sum;
+  bool is_ours = false;
+  for (const auto& of_replica : gradients) {
+    const at::Tensor& next = of_replica[index];
+    if (!next.defined()) continue;
+    if (!sum.defined()) {
+      is_ours = is_seen_by_us_only(next) && next.device() == device;
+      sum = next.to(device);
+    } else if (is_ours) {
+      sum.add_(next.to(device));
+    } else {
+      sum = sum + next.to(device);
+      is_ours = true;
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
+ReplicaNode::ReplicaNode(std::shared_ptr<ReplicaThreads> threads, std::vector<ReplicaPass> passes, std::int64_t dim)
+    : threads_(std::move(threads)), passes_(std::move(passes)), dim_(dim) {}
+
+void ReplicaNode::release_variables() {
+  const std::lock_guard lock(mutex_);
+  passes_.clear();
+}
+
+torch::autograd::variable_list ReplicaNode::apply(torch::autograd::variable_list&& gradients) {
+  const std::lock_guard lock(mutex_);
+  if (passes_.empty()) {
+    throw ConfigError("backward through DataParallel a second time; pass retain_graph to the first backward");
+  }
+  if (at::GradMode::is_enabled()) {
+    throw ConfigError("DataParallel does not compute gradients of gradients; leave create_graph false");
+  }
+  if (!gradients[0].defined()) return torch::autograd::variable_list(num_outputs());
+  const auto found = run_backwards(gradients[0]);
+  auto results = sum_over_replicas(found);
+  for (std::size_t i = 0; i < passes_[0].inputs.size(); ++i) results.push_back(join_over_replicas(found, i));
+  return results;
+}
+
+std::vector<ReplicaNode::Tensors> ReplicaNode::run_backwards(const at::Tensor& gradient) {
+  std::vector<std::int64_t> sizes;
+  for (const ReplicaPass& pass : passes_) sizes.push_back(pass.output.size(dim_));
+  const auto pieces = gradient.split_with_sizes(sizes, dim_);
+  // Asked here, because the answer is thread-local to the thread that runs this node.
+  std::vector<bool> needed(num_outputs());
+  for (std::size_t i = 0; i < needed.size(); ++i) needed[i] = task_should_compute_output(i);
+  std::vector<Tensors> found(passes_.size());
+  threads_->run(passes_.size(), "backward",
+                [&](std::size_t replica) { found[replica] = run_backward(passes_[replica], pieces[replica], needed); });
+  return found;
+}
+
+ReplicaNode::Tensors ReplicaNode::run_backward(const ReplicaPass& pass, const at::Tensor& gradient,
+                                               const std::vector<bool>& needed) const {
+  Tensors found(needed.size());
+  Tensors asked;
+  std::vector<std::size_t> places;
+  const auto ask = [&](const at::Tensor& leaf, std::size_t place) {
+    if (!leaf.requires_grad() || !needed[place]) return;
+    asked.push_back(leaf);
+    places.push_back(place);
+  };
+  for (const auto& leaf : pass.parameters) ask(leaf.tensor, leaf.place);
+  for (std::size_t i = 0; i < pass.inputs.size(); ++i) ask(pass.inputs[i], needed.size() - pass.inputs.size() + i);
+  if (asked.empty() || !pass.output.requires_grad()) return found;
+  // Replica 0's parameters are the caller's. Their hooks are meant for the sum over the replicas; autograd calls them
+  // with it after this node has returned.
+  const intercept::HooksAside aside(asked);
+  const auto answers = torch::autograd::grad({pass.output}, asked, {gradient.to(pass.output.device())}, keeps_graph_,
+                                             /*create_graph=*/false, /*allow_unused=*/true);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    at::Tensor& place = found[places[i]];
+    if (answers[i].defined()) place = place.defined() ? place + answers[i] : answers[i];
+  }
+  return found;
+}
+
+ReplicaNode::Tensors ReplicaNode::sum_over_replicas(const std::vector<Tensors>& gradients) {
+  const auto& parameters = passes_[0].parameters;
+  Tensors sums(parameters.size());
+  const auto shares = shares_of(parameters, passes_.size());
+  threads_->run(passes_.size(), "sum of gradients", [&](std::size_t replica) {
+    for (const std::size_t i : shares[replica]) sums[i] = sum_of(gradients, i, parameters[i].tensor.device());
+  });
+  return sums;
+}
+
+at::Tensor ReplicaNode::join_over_replicas(const std::vector<Tensors>& gradients, std::size_t input) const {
+  if (!passes_[0].inputs[input].requires_grad()) return {};
+  const std::size_t place = passes_[0].parameters.size() + input;
+  const at::Device device = passes_[0].inputs[input].device();
+  Tensors pieces;
+  for (std::size_t replica = 0; replica < passes_.size(); ++replica) {
+    const at::Tensor& piece = gradients[replica][place];
+    pieces.push_back((piece.defined() ? piece : at::zeros_like(passes_[replica].inputs[input])).to(device));
+  }
+  const bool any = std::any_of(gradients.begin(), gradients.end(), [&](const auto& of) { return of[place].defined(); });
+  return any ? at::cat(pieces, dim_) : at::Tensor();
+}
+
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -43,7 +260,7 @@ std::vector<at::Device> devices_of(const DataParallelOptions& options) {
   return devices;
 }
 
-// Input i of replica r: result[r][i]. As many replicas as have something to do, at least one.
+// Input i of replica r: result[r][i]. Only for replicas that have something to do, at least one.
 std::vector<Tensors> scatter(const Tensors& inputs, const std::vector<at::Device>& devices, std::int64_t dim) {
   const std::int64_t length = inputs.front().size(dim);
   for (const at::Tensor& input : inputs) {
@@ -78,7 +295,7 @@ void average_into(const torch::nn::Module& model, const std::vector<std::shared_
       differ = differ || !at::equal(value, originals[i]);
       sum.add_(value);
     }
-    // What is equal stays as it is, to the bit.
+    // Equal parameters keep their exact bits.
     if (differ) at::Tensor(originals[i]).copy_(sum.div_(static_cast<double>(theirs.size() + 1)));
   }
 }

@@ -10,7 +10,7 @@
 
 namespace tessera::data_parallel {
 
-/// One mode of a Synchroniser, whose contract it keeps.
+/// One mode of a Synchroniser, with the same contract.
 class Synchronisation {
  public:
   virtual ~Synchronisation() = default;
@@ -23,9 +23,9 @@ class Synchronisation {
   std::function<void(std::uint64_t)> before_update;
 };
 
-/// Of `comm`, which nobody else may use, and parameters that are the same on all ranks.
-std::unique_ptr<Synchronisation> make_common_updates(const Communicator& comm, FlatParameters parameters,
-                                                     const SynchroniserOptions& options);
+/// Requires: nobody else uses `comm`, and the parameters are the same on all ranks.
+std::unique_ptr<Synchronisation> make_equal_updates(const Communicator& comm, FlatParameters parameters,
+                                                    const SynchroniserOptions& options);
 std::unique_ptr<Synchronisation> make_local_sgd(const Communicator& comm, FlatParameters parameters,
                                                 const SynchroniserOptions& options);
 

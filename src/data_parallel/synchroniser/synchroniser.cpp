@@ -1,17 +1,163 @@
 #include <tessera/core/error.h>
 #include <tessera/data_parallel/synchroniser.h>
+#include <tessera/shard/state_broadcast.h>
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <unordered_set>
 #include <utility>
 
-#include <tessera/shard/state_broadcast.h>
 #include "data_parallel/synchroniser/synchronisation.h"
+#include "data_parallel/synchroniser/update_rounds.h"
+
+namespace tessera::data_parallel {
+namespace {
+
+/// The optimizer's own state is not averaged: each rank keeps its own momentum, for example.
+class LocalSgd : public Synchronisation {
+ public:
+  LocalSgd(const Communicator& comm, FlatParameters parameters, std::uint64_t period)
+      : comm_(comm), parameters_(std::move(parameters)), period_(period), buffers_(parameters_.make_buffers(comm)) {
+    unfinished_ = comm_.empty({1}, at::TensorOptions().dtype(at::kLong).device(buffers_.front().device()));
+  }
+
+  void step(torch::optim::Optimizer& optimizer) override {
+    if (before_update) before_update(num_steps_);
+    optimizer.step();
+    if (++num_steps_ % period_ == 0) average(false);
+  }
+
+  void finish(torch::optim::Optimizer& /*optimizer*/) override {
+    // Every rank must take part in the averages of ranks that make more steps.
+    while (average(true)) {
+    }
+  }
+
+  std::uint64_t version() const override { return num_averages_; }
+  StalenessHistogram staleness() const override { return {}; }
+
+ private:
+  /// Returns whether some rank is not finished.
+  bool average(bool finished) {
+    unfinished_.fill_(finished ? 0 : 1);
+    comm_.all_reduce(unfinished_, ReduceOp::kMax);
+    parameters_.read_values(buffers_);
+    for (auto& buffer : buffers_) comm_.all_reduce(buffer, ReduceOp::kAvg);
+    parameters_.write_values(buffers_);
+    ++num_averages_;
+    return unfinished_.item<std::int64_t>() != 0;
+  }
+
+  Communicator comm_;
+  FlatParameters parameters_;
+  std::uint64_t period_;
+  FlatBuffers buffers_;
+  at::Tensor unfinished_;
+  std::uint64_t num_steps_ = 0;
+  std::uint64_t num_averages_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Synchronisation> make_local_sgd(const Communicator& comm, FlatParameters parameters,
+                                                const SynchroniserOptions& options) {
+  return std::make_unique<LocalSgd>(comm, std::move(parameters), static_cast<std::uint64_t>(options.period()));
+}
+
+namespace {
+
+RoundRules rules_of(const SynchroniserOptions& options) {
+  switch (parse_synchronisation_mode(options.mode())) {
+    case SynchronisationMode::kSynchronous:
+      return {0, 0};
+    case SynchronisationMode::kBoundedStaleness:
+      return {static_cast<std::uint64_t>(options.max_staleness()), 0};
+    default:
+      return {std::nullopt, static_cast<std::size_t>(options.max_queued())};
+  }
+}
+
+/// Every rank applies the same updates; see Note [Rounds] for where they come from.
+class EqualUpdates : public Synchronisation {
+ public:
+  EqualUpdates(const Communicator& comm, FlatParameters parameters, RoundRules rules)
+      : parameters_(std::move(parameters)), rounds_(comm, parameters_, rules) {}
+
+  void step(torch::optim::Optimizer& optimizer) override {
+    FlatBuffers gradient = rounds_.take_buffers();
+    parameters_.read_gradients(gradient);
+    rounds_.contribute(std::move(gradient));
+    apply_updates(optimizer);
+  }
+
+  void finish(torch::optim::Optimizer& optimizer) override {
+    rounds_.finish();
+    apply_updates(optimizer);
+  }
+
+  std::uint64_t version() const override { return rounds_.version(); }
+  StalenessHistogram staleness() const override { return rounds_.staleness(); }
+
+ private:
+  void apply_updates(torch::optim::Optimizer& optimizer) {
+    if (lost_update_) throw ConfigError("an update was lost to an error before: the weights differ from other ranks'");
+    while (auto update = rounds_.next_update()) {
+      parameters_.write_gradients(*update);
+      lost_update_ = true;
+      if (before_update) before_update(rounds_.version());
+      optimizer.step();
+      lost_update_ = false;
+      rounds_.applied(std::move(*update));
+    }
+  }
+
+  FlatParameters parameters_;
+  UpdateRounds rounds_;
+  bool lost_update_ = false;  // by an exception of the optimizer or of the user's callback
+};
+
+}  // namespace
+
+std::unique_ptr<Synchronisation> make_equal_updates(const Communicator& comm, FlatParameters parameters,
+                                                    const SynchroniserOptions& options) {
+  return std::make_unique<EqualUpdates>(comm, std::move(parameters), rules_of(options));
+}
+
+}  // namespace tessera::data_parallel
 
 namespace tessera {
+namespace {
+
+constexpr std::array<std::string_view, 4> kNames = {"synchronous", "bounded_staleness", "asynchronous", "local_sgd"};
+
+}  // namespace
+
+SynchronisationMode parse_synchronisation_mode(std::string_view name) {
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames.at(i) == name) return static_cast<SynchronisationMode>(i);
+  }
+  throw ConfigError("there is no synchronisation mode \"" + std::string(name) +
+                    "\"; give synchronous, bounded_staleness, asynchronous or local_sgd");
+}
+
+std::string_view to_string(SynchronisationMode mode) { return kNames.at(static_cast<std::size_t>(mode)); }
+
+const FieldList<SynchroniserOptions>& SynchroniserOptions::fields() {
+  static const FieldList<SynchroniserOptions> list =
+      FieldList<SynchroniserOptions>("synchroniser")
+          .add_choice("mode", &SynchroniserOptions::mode_, {kNames.begin(), kNames.end()},
+                      "When the ranks' gradients meet.")
+          .add("max_staleness", &SynchroniserOptions::max_staleness_,
+               "With bounded_staleness: the most updates that a gradient may be behind.")
+          .add("period", &SynchroniserOptions::period_, "With local_sgd: steps of a rank between two averagings.")
+          .add("max_queued", &SynchroniserOptions::max_queued_,
+               "With asynchronous: updates that may wait on a rank until its next step.");
+  return list;
+}
+
 namespace {
 
 using data_parallel::FlatParameters;
@@ -26,7 +172,7 @@ void check(const SynchroniserOptions& options) {
   if (options.max_queued() < 1) refuse("max_queued", "1", options.max_queued());
 }
 
-/// A model that ties weights lists them twice.
+/// Without duplicates: a model that ties weights lists them twice.
 std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& parameters) {
   std::unordered_set<const void*> seen;
   std::vector<at::Tensor> unique;
@@ -36,15 +182,15 @@ std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& parameters) {
   return unique;
 }
 
-/// Of which are trained, by their places: two of them may have the same shape.
+/// A hash of which parameters are trained, by position, since two parameters may have the same shape.
 std::int64_t fingerprint_of_flags(const std::vector<at::Tensor>& parameters) {
   constexpr std::uint64_t kPrime = 1099511628211;
   std::uint64_t print = 14695981039346656037U;
   for (const auto& parameter : parameters) print = (print ^ (parameter.requires_grad() ? 1U : 2U)) * kPrime;
-  return static_cast<std::int64_t>(print >> 2U);  // so that its negative is a number too
+  return static_cast<std::int64_t>(print >> 2U);  // so that it can be negated
 }
 
-/// Whatever must be the same on every rank, compared in one call.
+/// Compares all that must be the same on every rank, in one call.
 void check_agreement(const Communicator& comm, const FlatParameters& all, const SynchroniserOptions& options) {
   const std::vector<std::pair<std::string, std::int64_t>> facts = {
       {"the mode", static_cast<std::int64_t>(parse_synchronisation_mode(options.mode()))},
@@ -91,13 +237,13 @@ std::unique_ptr<data_parallel::Synchronisation> make_synchronisation(const std::
                       std::to_string(ranks.comm().world_rank()) + " does");
   }
   FlatParameters trained(std::move(requiring));
-  // A group of its own: what it does in the background never mixes with the user's calls.
+  // A group of its own, so that its background calls never mix with the program's calls.
   const Communicator comm = ranks.comm().split_by([](int) { return 0; }, "staleness");
   check_agreement(comm, all, options);
   broadcast_all(comm, all.parameters(), 0);
   return parse_synchronisation_mode(options.mode()) == SynchronisationMode::kLocalSgd
              ? make_local_sgd(comm, std::move(trained), options)
-             : make_common_updates(comm, std::move(trained), options);
+             : make_equal_updates(comm, std::move(trained), options);
 }
 
 }  // namespace

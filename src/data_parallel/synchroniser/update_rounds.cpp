@@ -10,12 +10,11 @@
 namespace tessera::data_parallel {
 namespace {
 
-constexpr std::chrono::nanoseconds kLeastPatience = std::chrono::milliseconds(1);
-constexpr double kPatienceOfComputing =
-    0.015;  // small beside a step, long enough to find ranks of equal speed together
+constexpr std::chrono::nanoseconds kLeastGrace = std::chrono::milliseconds(1);
+constexpr double kGraceOfComputing = 0.015;  // small against a step, long enough for equally fast ranks to meet
 constexpr double kNewestWeighs = 0.2;
 
-// The tally takes the greatest over the ranks of each of these.
+// The tally is the maximum over the ranks of each of these fields.
 enum TallyField : std::int64_t { kHasGradient, kUnfinished, kLeftRankPlusOne, kTallySize };
 
 at::TensorOptions tally_options(const FlatParameters& layout) {
@@ -56,7 +55,7 @@ void UpdateRounds::contribute(FlatBuffers gradient) {
   std::unique_lock lock(mutex_);
   note_computing_time();
   if (rules_.max_staleness) {
-    // The version stays what it is meanwhile: nobody but this thread applies updates.
+    // The version does not change during the wait: only this thread applies updates.
     changed_.wait(lock, [&] { return failure_ || !pending_; });
   }
   rethrow_failure();
@@ -121,9 +120,9 @@ bool UpdateRounds::may_compute() const {
   return !rules_.max_staleness || earliest <= version_ + *rules_.max_staleness;
 }
 
-std::chrono::nanoseconds UpdateRounds::patience() const {
-  const double share = kPatienceOfComputing * static_cast<double>(computing_time_.count());
-  return std::max(kLeastPatience, std::chrono::nanoseconds(static_cast<std::int64_t>(share)));
+std::chrono::nanoseconds UpdateRounds::grace() const {
+  const double share = kGraceOfComputing * static_cast<double>(computing_time_.count());
+  return std::max(kLeastGrace, std::chrono::nanoseconds(static_cast<std::int64_t>(share)));
 }
 
 void UpdateRounds::note_computing_time() {
@@ -179,11 +178,11 @@ std::optional<UpdateRounds::Contribution> UpdateRounds::take_offer() {
     changed_.wait(lock, [&] { return leaving_ || queue_.size() < rules_.max_queued; });
   }
   const auto has_answer = [&] { return pending_ || finishing_ || leaving_; };
-  const auto patient_until = Clock::now() + patience();
+  const auto grace_ends = Clock::now() + grace();
   while (!has_answer()) {
     if (!may_pass()) {
       changed_.wait(lock, [&] { return has_answer() || may_pass(); });
-    } else if (changed_.wait_until(lock, patient_until) == std::cv_status::timeout) {
+    } else if (changed_.wait_until(lock, grace_ends) == std::cv_status::timeout) {
       break;
     }
   }
@@ -204,8 +203,8 @@ UpdateRounds::Tally UpdateRounds::exchange_tally(bool has_gradient) {
   tally_[kUnfinished] = finished ? 0 : 1;
   tally_[kLeftRankPlusOne] = left ? comm_.rank() + 1 : 0;
   comm_.all_reduce(tally_, ReduceOp::kMax);
-  const at::Tensor told = tally_.cpu();
-  const auto* field = told.const_data_ptr<std::int64_t>();
+  const at::Tensor sums = tally_.cpu();
+  const auto* field = sums.const_data_ptr<std::int64_t>();
   Tally tally{field[kHasGradient] != 0, field[kUnfinished] == 0, std::nullopt};
   if (field[kLeftRankPlusOne] > 0) tally.left = static_cast<int>(field[kLeftRankPlusOne] - 1);
   return tally;

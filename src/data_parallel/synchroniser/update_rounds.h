@@ -19,7 +19,7 @@ namespace tessera::data_parallel {
 
 struct RoundRules {
   std::optional<std::uint64_t> max_staleness;  ///< none: no bound
-  std::size_t max_queued = 0;                  ///< only without a bound; with one, it limits the queue as well
+  std::size_t max_queued = 0;                  ///< used only without a bound; a bound limits the queue itself
 };
 
 /// Note [Rounds]
@@ -31,33 +31,35 @@ struct RoundRules {
 /// next gradient can then still go to round u + 1. Else its thread waits for the gradient, and all ranks with it. And a
 /// rank starts to compute only when the first round that its gradient can go to is at most b beyond its version. A rank
 /// gives one gradient to a round, so with b = 0 every round holds exactly one gradient of each rank, computed at
-/// version u: synchronous training. Nobody waits for ever: the oldest unfinished round lacks a rank that is computing,
-/// or whose thread is about to answer.
-/// Without a bound a rank never waits for a round; the gradients that come meanwhile are added up for the next one.
+/// version u: synchronous training. No rank waits for ever: the oldest unfinished round waits for a rank that is
+/// computing, or whose thread is about to answer.
+/// Without a bound a rank never waits for a round; gradients that it computes during a round are summed for the next.
 ///
-/// A round begins with a tally of a few numbers. When no rank has a gradient, nothing else is sent and no number is
-/// used up. A rank without a gradient answers the tally only after a short wait, so that an idle job does not spin.
+/// A round begins with a tally of a few numbers. When no rank has a gradient, nothing else is sent and the round's
+/// number is used again. A rank without a gradient answers the tally only after a short wait, so that an idle job does
+/// not spin.
 class UpdateRounds {
  public:
   /// Starts the thread. `layout` must outlive it.
   UpdateRounds(Communicator comm, const FlatParameters& layout, RoundRules rules);
-  /// Tells the others that this rank has left, unless all have finished. Blocks: the communicator's timeout at most.
+  /// Notifies the other ranks that this rank has left, unless all have finished. Blocks: at most for the communicator's
+  /// timeout.
   ~UpdateRounds();
   UpdateRounds(const UpdateRounds&) = delete;
   UpdateRounds& operator=(const UpdateRounds&) = delete;
 
-  // ---- For the thread that trains; all but the first throw what went wrong in the rounds ----------------------------
+  // ---- For the thread that trains. contribute() and next_update() rethrow an error of the rounds --------------------
 
   /// Uninitialised.
   FlatBuffers take_buffers();
-  /// A gradient computed at the present version. Blocks: while the former one waits, if there is a bound.
+  /// Adds a gradient computed at the present version. Blocks: while the former one is pending, if there is a bound.
   void contribute(FlatBuffers gradient);
   /// The next update to apply; none when this rank may compute its next gradient or, after finish(), when all ranks are
-  /// done. Blocks: until one or the other is so.
+  /// done. Blocks: until one of the two is the case.
   std::optional<FlatBuffers> next_update();
   /// The update of next_update() is applied: the version rises.
   void applied(FlatBuffers update);
-  /// No gradients follow.
+  /// This rank contributes no more gradients.
   void finish();
 
   std::uint64_t version() const;
@@ -73,7 +75,7 @@ class UpdateRounds {
   struct Tally {
     bool has_gradients;
     bool all_finished;
-    std::optional<int> left;  // a rank that has
+    std::optional<int> left;  // a rank that has left
   };
 
   void run();
@@ -84,14 +86,14 @@ class UpdateRounds {
 
   bool may_pass() const;
   bool may_compute() const;
-  std::chrono::nanoseconds patience() const;
+  std::chrono::nanoseconds grace() const;
   void note_computing_time();
   void rethrow_failure() const;
 
   const Communicator comm_;
   const FlatParameters& layout_;
   const RoundRules rules_;
-  at::Tensor tally_;  // of the thread alone
+  at::Tensor tally_;  // used by the thread alone
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
@@ -106,7 +108,7 @@ class UpdateRounds {
   bool done_ = false;
   std::exception_ptr failure_;
   StalenessHistogram staleness_;
-  std::optional<Clock::time_point> computing_since_;  // not of the first gradient, before which much is set up
+  std::optional<Clock::time_point> computing_since_;  // unset for the first gradient, whose time includes set-up
   std::chrono::nanoseconds computing_time_{0};        // a moving average
 
   std::thread thread_;

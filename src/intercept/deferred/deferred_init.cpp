@@ -8,17 +8,16 @@
 #include <cstddef>
 #include <new>
 
-#include "intercept/deferred/history.h"
 #include "intercept/deferred/recorder.h"
 
 namespace tessera {
 namespace {
 
-/// LibTorch keeps a key for this use, which nothing in it uses. The kernel for it belongs to the process, as the table
-/// that it stands in does; it is called only on threads with a guard.
+/// LibTorch reserves this dispatch key for deferred initialisation, but does not use it. Its kernel belongs to the
+/// process, as the dispatch table does; it is called only on threads with a guard.
 c10::DispatchKey key_with_kernel() {
-  // Never destroyed: threads may have a guard while the process ends. In memory of the program, where a search for
-  // leaks finds it.
+  // Never destroyed: threads may have a guard while the process ends. In static memory, so that a leak checker still
+  // finds it.
   alignas(torch::Library) static std::byte memory[sizeof(torch::Library)];
   static const c10::DispatchKey key = [] {
     auto* const library =
@@ -36,7 +35,7 @@ bool covers_its_storage(const at::Tensor& tensor) {
 }  // namespace
 
 DeferredInit::DeferredInit() : guard_(key_with_kernel()) {
-  // Random numbers are drawn into large tensors that are dropped at once: malloc would keep their holes.
+  // Random numbers are drawn into large tensors that are freed at once: with malloc they would leave holes.
   intercept::keep_large_blocks_apart();
 }
 
@@ -59,7 +58,7 @@ void copy_values(const at::Tensor& target, const at::Tensor& source) {
   }
   const bool fits =
       covers_its_storage(source) && target.is_contiguous() && target.scalar_type() == source.scalar_type();
-  // In place, where possible: the values never exist twice.
+  // Directly in `target`'s memory if possible, so that the values never exist twice.
   const intercept::LentBytes bytes(source.storage(), fits ? c10::DataPtr(target.mutable_data_ptr(), target.device())
                                                           : intercept::bytes_for(source.storage()));
   bytes.fill();

@@ -6,10 +6,14 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
 
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -17,16 +21,131 @@
 #include <utility>
 #include <vector>
 
-#include "intercept/deferred/history.h"
-
 namespace tessera::intercept {
+namespace {
+
+constexpr const char* kWhyNoBytes =
+    "this tensor was made under tessera::DeferredInit and has no values yet. fully_shard(model, ...) computes those of "
+    "a "
+    "model's parameters; tessera::materialize(tensor) computes them in place";
+
+using Owner = std::shared_ptr<History>;
+
+void delete_owner(void* owner) { delete static_cast<Owner*>(owner); }
+
+at::Generator copied(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
+  return generator.clone();
+}
+
+void require_unchanged(const Call& call) {
+  for (const auto& [tensor, version] : call.held) {
+    if (tensor.unsafeGetTensorImpl()->version_counter().current_version() == version) continue;
+    throw ConfigError(
+        "a tensor that " + call.op.schema().name() +
+        " read under tessera::DeferredInit has changed since: leave it as it is until the model is sharded");
+  }
+}
+
+/// The input as it was at the time of the call, in memory of its own.
+at::Tensor computed(const Call::Past& past) {
+  auto* const allocator = c10::GetCPUAllocator();
+  const c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), past.num_bytes, allocator->allocate(past.num_bytes), allocator, true));
+  run_again(storage, past.history->calls, past.num_calls);
+  return past.place.on(storage);
+}
+
+torch::jit::Stack inputs_of(const Call& call, const c10::Storage& storage) {
+  torch::jit::Stack stack = call.inputs;
+  for (const auto& [position, place] : call.own) stack[position] = place.on(storage);
+  for (const Call::Past& past : call.past) {
+    c10::IValue& input = stack[past.position];
+    if (!past.element) {
+      input = computed(past);
+      continue;
+    }
+    // In a copy of the list: the recorded one stays as it is.
+    std::vector<at::Tensor> list = input.toTensorVector();
+    list[*past.element] = computed(past);
+    input = c10::IValue(std::move(list));
+  }
+  if (call.generator) stack[call.generator_position] = copied(*call.generator);
+  return stack;
+}
+
+}  // namespace
+
+Place Place::of(const at::Tensor& tensor) {
+  return {tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset(), tensor.scalar_type()};
+}
+
+at::Tensor Place::on(const c10::Storage& storage) const {
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage), c10::DispatchKeySet({c10::DispatchKey::CPU, c10::DispatchKey::AutogradCPU}),
+      c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+  return tensor;
+}
+
+std::shared_ptr<History> history_of(const c10::Storage& storage) {
+  auto* const impl = storage.unsafeGetStorageImpl();
+  if (impl == nullptr) return nullptr;
+  auto* const owner = impl->_mutable_data_ptr_no_checks().cast_context<Owner>(&delete_owner);
+  return owner == nullptr ? nullptr : *owner;
+}
+
+void defer(const c10::Storage& storage) {
+  auto* const impl = storage.unsafeGetStorageImpl();
+  impl->set_data_ptr_noswap({nullptr, new Owner(std::make_shared<History>()), &delete_owner, c10::Device(c10::kCPU)});
+  impl->release_data_and_set_meta_custom_data_ptr_error_msg_(kWhyNoBytes);
+}
+
+c10::DataPtr bytes_for(const c10::Storage& storage) { return c10::GetCPUAllocator()->allocate(storage.nbytes()); }
+
+LentBytes::LentBytes(const c10::Storage& storage, c10::DataPtr bytes) : storage_(storage) {
+  auto* const impl = storage_.unsafeGetStorageImpl();
+  history_ = std::move(impl->_mutable_data_ptr_no_checks());
+  impl->clear_data_ptr_access_error_msg_();
+  impl->set_data_ptr_noswap(std::move(bytes));
+}
+
+LentBytes::~LentBytes() {
+  if (keeps_) return;
+  auto* const impl = storage_.unsafeGetStorageImpl();
+  impl->set_data_ptr_noswap(std::move(history_));
+  impl->release_data_and_set_meta_custom_data_ptr_error_msg_(kWhyNoBytes);
+}
+
+void LentBytes::fill() const {
+  const auto& calls = (*history_.cast_context<Owner>(&delete_owner))->calls;
+  run_again(storage_, calls, calls.size());
+}
+
+void run_again(const c10::Storage& storage, const std::vector<Call>& calls, std::size_t num_calls) {
+  const at::NoGradGuard no_grad;
+  const c10::impl::ExcludeDispatchKeyGuard for_real(c10::DispatchKey::DeferredInit);
+  const auto end = calls.begin() + static_cast<std::ptrdiff_t>(std::min(num_calls, calls.size()));
+  // Calls before the last one that overwrites all of the storage need not run.
+  auto begin = end;
+  while (begin != calls.begin()) {
+    if ((--begin)->overwrites) break;
+  }
+  for (auto call = begin; call != end; ++call) {
+    require_unchanged(*call);
+    torch::jit::Stack stack = inputs_of(*call, storage);
+    call->op.callBoxed(stack);
+    if (call->result_place) call->result_place->on(storage).copy_(stack[call->result].toTensor());
+  }
+}
+
 namespace {
 
 using torch::jit::Stack;
 
-// Below this, keeping the bytes is cheaper than remembering where they come from.
+// Below this size, keeping the bytes is cheaper than recording how to compute them.
 constexpr std::size_t kDeferredBytes = 4096;
-// Inputs up to this size are copied, so that it does not matter what becomes of them.
+// Inputs up to this size are copied, so that later changes to them do not matter.
 constexpr std::size_t kCopiedBytes = std::size_t{64} << 10;
 
 template <std::size_t N>
@@ -34,7 +153,7 @@ bool is_one_of(const std::array<std::string_view, N>& names, const c10::Operator
   return std::find(names.begin(), names.end(), op.schema().name()) != names.end();
 }
 
-/// Writes that change a tensor's shape or memory and not its values.
+/// In-place operators that change a tensor's shape or memory but not its values.
 bool changes_shape_only(const c10::OperatorHandle& op) {
   static constexpr std::array<std::string_view, 11> kNames{
       "aten::as_strided_",   "aten::detach_", "aten::set_",       "aten::squeeze_",   "aten::swapaxes_",
@@ -48,7 +167,7 @@ bool is_resize(const c10::OperatorHandle& op) {
   return is_one_of(kNames, op);
 }
 
-/// Writes every element of its first input without reading any.
+/// Whether the operator writes every element of its first input without reading any.
 bool writes_without_reading(const c10::OperatorHandle& op) {
   static constexpr std::array<std::string_view, 11> kNames{"aten::cauchy_",    "aten::copy_",      "aten::exponential_",
                                                            "aten::fill_",      "aten::geometric_", "aten::log_normal_",
@@ -128,7 +247,7 @@ class Arguments {
     return found->toTensor();
   }
 
-  /// What it takes to run the operator again for this storage.
+  /// A record with which the operator can run again for this storage.
   Call remembered_for(const c10::Storage& storage) const {
     Call call(op_, values_);
     for (std::size_t i = 0; i < values_.size(); ++i) keep_input(call, i, storage);
@@ -143,7 +262,7 @@ class Arguments {
       std::vector<at::Tensor> list = value.toTensorVector();
       for (std::size_t i = 0; i < list.size(); ++i) {
         if (!list[i].defined()) continue;
-        // Its history would hold itself, and never be freed.
+        // The history would hold a reference to itself, and never be freed.
         if (is_on(storage, list[i])) refuse(op_, "reads what it writes from a list");
         list[i] = kept(call, list[i], position, i);
       }
@@ -159,7 +278,7 @@ class Arguments {
     call.inputs[position] = kept(call, value.toTensor(), position, std::nullopt);
   }
 
-  /// What stands for the tensor among the remembered inputs; undefined for one that is computed again.
+  /// The tensor to record in place of the input; undefined for a deferred input, which is computed again.
   static at::Tensor kept(Call& call, const at::Tensor& tensor, std::size_t position,
                          std::optional<std::size_t> element) {
     if (const auto history = history_of(tensor.storage())) {
@@ -170,11 +289,12 @@ class Arguments {
     auto* const impl = tensor.unsafeGetTensorImpl();
     if (tensor.nbytes() <= kCopiedBytes) {
       at::Tensor copy = tensor.detach().clone();
-      // A number of the program: it takes part in choosing a result's type as a number, not as a tensor.
+      // Type promotion treats a wrapped number as a number, not as a tensor. So the copy must be one too.
       if (impl->is_wrapped_number()) copy.unsafeGetTensorImpl()->set_wrapped_number(true);
       return copy;
     }
-    // Not the program's tensor itself, which may be given other memory; but one that notices when it is written.
+    // Not the program's tensor itself, which may be given other memory, but an alias that shares its version counter
+    // and so detects writes.
     at::Tensor alias(impl->shallow_copy_and_detach(impl->version_counter(), true));
     call.held.push_back({alias, impl->version_counter().current_version()});
     return alias;
@@ -197,7 +317,7 @@ class Arguments {
   Stack values_;
 };
 
-/// The operator writes a deferred tensor: later.
+/// The operator writes a deferred tensor: records the write for later.
 void remember_write(const c10::OperatorHandle& op, const Arguments& arguments, Stack& stack) {
   if (is_resize(op)) refuse(op, "cannot be deferred");
   const at::Tensor written = arguments.written();
@@ -217,10 +337,10 @@ void remember_write(const c10::OperatorHandle& op, const Arguments& arguments, S
   if (!op.schema().returns().empty()) torch::jit::push(stack, written);
 }
 
-/// The operator makes new tensors: the large ones are forgotten again.
+/// The operator makes new tensors: runs it, and drops the bytes of large results.
 void run_and_forget(const c10::OperatorHandle& op, const Arguments& arguments, Stack& stack) {
   std::optional<Call> origin;
-  // Before it runs: it may draw random numbers.
+  // Recorded before the operator runs, because it may draw random numbers.
   const bool is_empty = op.schema().name().starts_with("aten::empty") || op.schema().name() == "aten::new_empty";
   if (!is_empty && !op.schema().is_mutable() && draws_random_numbers(op.schema().name()))
     origin = arguments.remembered_for(c10::Storage());

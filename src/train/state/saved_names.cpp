@@ -2,11 +2,13 @@
 
 #include <tessera/core/error.h>
 
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 #include <variant>
-
-#include "train/state/model_tensors.h"
 
 namespace tessera::train {
 namespace {
@@ -136,6 +138,43 @@ void SavedNames::require_complete() const {
     text += "\nThis step holds weights alone: weights_only(true) takes them, and nothing else.";
   throw ConfigError("the state of step " + std::to_string(manifest_.step) +
                     " is not that of this program, and nothing was changed." + text);
+}
+
+namespace {
+
+/// Replicas differ after a forward, and rank 0, whose values are saved, does not have all parts.
+void require_whole(const HeldSlice& buffer) {
+  if (buffer.slice.is_whole()) return;
+  throw ConfigError("the buffer " + buffer.name + " is " + buffer.slice.text() +
+                    ": buffers that were cut are not saved and restored yet. Keep them whole on every rank");
+}
+
+}  // namespace
+
+ModelTensors tensors_of(const ParallelModel& model) {
+  ModelTensors found;
+  for (const StateSlice& slice : model.state_slices()) {
+    found.shapes[slice.name] = slice.slice.shape();
+    const HeldSlice held{slice, kModelGroup};
+    if (slice.is_buffer) {
+      require_whole(held);
+      found.buffers.push_back(held);
+    } else if (slice.values.numel() > 0 || slice.slice.is_whole()) {
+      found.parameters.push_back(held);
+    }
+  }
+  for (TrainedTensor& trained : model.trained()) {
+    found.parts[trained.tensor.unsafeGetTensorImpl()] = std::move(trained.parts);
+  }
+  return found;
+}
+
+HeldSlice slice_of(const std::string& group, const std::string& name, const ParameterPart& part,
+                   const at::Tensor& tensor) {
+  // Not as a flat view: a whole tensor may have another memory format than row-major.
+  if (part.held == Range{0, tensor.numel()}) return {{name, part.slice, tensor.detach()}, group};
+  const at::NoGradGuard no_grad;
+  return {{name, part.slice, tensor.detach().view({-1}).narrow(0, part.held.start, part.held.size)}, group};
 }
 
 }  // namespace tessera::train

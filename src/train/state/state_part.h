@@ -13,33 +13,65 @@
 
 namespace tessera::train {
 
-/// One of the things that a run keeps. Calls come in the order of the members, on all ranks.
+/// What the gradient hook of a model remembers from step to step, separately on each rank:
+/// "ddp/hook/rank/0/bucket/2/error".
+///
+/// Errors belong to the gradients of one rank, and to the bucket that they were sent in. With another number of ranks,
+/// or other buckets, they fit nowhere: the hook begins anew, and a note says so.
+class HookMemory {
+ public:
+  using Buckets = DistributedModel::Buckets;
+
+  /// `rank` and `num_ranks` are of the ranks that save together.
+  HookMemory(DistributedModel model, int rank, int num_ranks);
+
+  void capture(const Buckets& buckets, RankState& into) const;
+  /// As StatePart's. `takes_buckets`: the saved buckets are used.
+  void plan(const SavedNames& names, bool takes_buckets);
+  std::vector<HeldSlice> prepare() const { return slices_; }
+  /// `buckets` are those of the saved run, empty when it had none.
+  void finish(const Buckets& buckets, std::vector<std::string>& notes);
+
+ private:
+  std::string prefix() const;
+  std::string prefix_of(std::size_t bucket) const;
+  std::vector<BucketMemory> buckets_of(const Buckets& buckets) const;
+  std::string why_not(const SavedNames& names) const;
+
+  DistributedModel model_;
+  int rank_;
+  int num_ranks_;
+  std::string why_not_;
+  std::vector<HeldSlice> slices_;  // to be read
+};
+
+/// One part of the state of a run. The members are called in their order here, on all ranks.
 class StatePart {
  public:
   virtual ~StatePart() = default;
 
   virtual void capture(RankState& into) const = 0;
 
-  /// Takes the names that it wants; changes nothing.
+  /// Takes the names that it needs; changes nothing.
   virtual void plan(SavedNames& names) = 0;
-  /// What is to be read.
+  /// The slices that are to be read.
   virtual std::vector<HeldSlice> prepare() { return {}; }
-  /// After it was read. `notes` gets what is not as it was.
+  /// Called after they were read. `notes` receives what differs from the saved run.
   virtual void finish(std::vector<std::string>& notes) = 0;
 };
 
 /// The default generator of this rank's process: "random/rank/0/cpu".
 ///
 /// Note [Random numbers on other ranks]
-/// Each rank saves its own state, and rank r takes that of rank r. A rank that there was none of takes the number r,
-/// counted from 0, that a copy of rank 0's generator draws (64 bits each), as the seed of its own. So it is the same
-/// whenever the same state is restored, and differs from rank to rank.
+/// Each rank saves its own state, and rank r restores that of rank r. If the saved run had no rank r, a copy of rank
+/// 0's generator draws numbers of 64 bits, and number r of them, counted from 0, becomes the seed of rank r. So the
+/// seed is the same whenever the same state is restored, and differs from rank to rank.
 std::unique_ptr<StatePart> random_part(int rank);
 
 inline constexpr const char* kBucketsPrefix = "ddp/";
-/// The reducer's buckets: "ddp/buckets", a row for each trained parameter in the order in which they travel: the number
-/// of its bucket, and its place in parameters(). With the size of buckets that was asked for: who asks for another one
-/// gets buckets of that size. And what the gradient hook remembers of them, see HookMemory.
+/// The reducer's buckets: "ddp/buckets", a row for each trained parameter in the order in which gradients are sent: the
+/// number of its bucket, and its place in parameters(). Also the size of buckets that was requested: a run that
+/// requests another size gets new buckets. Also what the gradient hook remembers, see HookMemory.
 std::unique_ptr<StatePart> buckets_part(const DistributedModel& model, int rank, int num_ranks);
 
 /// "sampler/epoch" and the others.

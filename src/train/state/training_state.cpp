@@ -1,4 +1,4 @@
-#include <tessera/checkpoint/read_slices.h>
+#include <tessera/checkpoint/held_slice.h>
 #include <tessera/comm/texts.h>
 #include <tessera/core/error.h>
 #include <tessera/data_parallel/distribute.h>
@@ -14,8 +14,8 @@
 #include <optional>
 #include <utility>
 
-#include "train/state/model_tensors.h"
 #include "train/state/optimizer_state.h"
+#include "train/state/saved_names.h"
 #include "train/state/state_part.h"
 
 namespace tessera {
@@ -29,7 +29,7 @@ struct TrainingState::Parts {
   std::optional<Communicator> comm;
   std::optional<ParallelModel> model;
   torch::optim::Optimizer* optimizer = nullptr;
-  // By name: the same order on all ranks. The schedule comes behind all others, since it sets learning rates.
+  // By name, so in the same order on all ranks. The schedule is restored last, since it sets learning rates.
   std::map<std::string, std::unique_ptr<StatePart>> others;
   std::unique_ptr<StatePart> schedule;
 
@@ -69,7 +69,7 @@ TrainingState::~TrainingState() = default;
 TrainingState& TrainingState::model(const ParallelModel& model) {
   if (parts_->model) throw ConfigError("a TrainingState was given two models: a checkpoint has room for one");
   parts_->model = model;
-  // What only data parallelism has: an order in which gradients travel, and hooks that remember.
+  // Only DDP has these: buckets of gradients, and hooks that remember.
   if (const auto distributed = as_distributed(model)) {
     parts_->add("ddp", train::buckets_part(*distributed, parts_->rank(), parts_->num_ranks()));
   }
@@ -82,7 +82,7 @@ TrainingState& TrainingState::optimizer(torch::optim::Optimizer& optimizer) {
   if (parts_->optimizer) throw ConfigError("a TrainingState was given two optimizers: a checkpoint has room for one");
   parts_->optimizer = &optimizer;
   const OptimizerState checked(optimizer,
-                               train::tensors_of(*parts_->model).parts);  // what is refused is refused at once
+                               train::tensors_of(*parts_->model).parts);  // so that an optimizer is refused at once
   return *this;
 }
 
@@ -154,7 +154,7 @@ RankState TrainingState::capture() const {
   if (parts_->model) {
     const train::ModelTensors tensors = train::tensors_of(*parts_->model);
     state.slices = tensors.parameters;
-    // Forwards have changed them differently on each rank; the next one begins with rank 0's.
+    // Forwards have changed buffers differently on each rank; the next forward begins with those of rank 0.
     if (parts_->rank() == 0) state.slices.insert(state.slices.end(), tensors.buffers.begin(), tensors.buffers.end());
     if (parts_->optimizer) OptimizerState(*parts_->optimizer, tensors.parts).capture(state);
   }
@@ -176,7 +176,7 @@ RestoreReport TrainingState::restore(const StateSource& source, const RestoreOpt
     optimizer.emplace(*parts_->optimizer, tensors.parts).plan(names);
   }
   for (StatePart* part : others) part->plan(names);
-  // Another way to share the model may have no use for them, or none may be there.
+  // Another way to share the model does not need the buckets, and the saved state may have none.
   names.pass_over(train::kTrainingGroup, train::kBucketsPrefix);
   names.require_complete();
 

@@ -1,7 +1,6 @@
 // Jobs that save, killed at seeded moments of every phase of a save: what was saved is there, nothing else passes for a
 // step, and the next job goes on in the same folder.
 #include <tessera/checkpoint/saved_step.h>
-#include <tessera/checkpoint/step_folders.h>
 #include <tessera/core/error.h>
 #include <tessera/launch/local_job.h>
 

@@ -1,6 +1,6 @@
 #include "checkpoint/process/numbered_state.h"
 
-#include <tessera/checkpoint/read_slices.h>
+#include <tessera/checkpoint/held_slice.h>
 #include <tessera/shard/partition.h>
 
 #include <ATen/ATen.h>
@@ -23,13 +23,13 @@ at::Tensor numbers(std::int64_t count, std::int64_t step, std::int64_t version, 
 
 RankState part_of(int rank, int size, std::int64_t step, std::int64_t version) {
   const std::int64_t count = kRows * kColumns;
-  const Range stretch = Partition(count, size).of(rank);
+  const Range extent = Partition(count, size).of(rank);
   const Range columns = Partition(kBoxColumns, size).of(rank);
   const at::Tensor box = numbers(kBoxRows * kBoxColumns, step, version, at::kFloat).view({kBoxRows, kBoxColumns});
   RankState state;
   state.slices = {
-      {{"stretches", Slice::stretch({kRows, kColumns}, stretch),
-        numbers(count, step, version, at::kDouble).narrow(0, stretch.start, stretch.size).clone()},
+      {{"extents", Slice::extent({kRows, kColumns}, extent),
+        numbers(count, step, version, at::kDouble).narrow(0, extent.start, extent.size).clone()},
        "model"},
       {{"boxes", Slice::whole({kBoxRows, kBoxColumns}).narrow(1, columns),
         box.narrow(1, columns.start, columns.size).contiguous()},

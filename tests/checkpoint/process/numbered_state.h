@@ -10,7 +10,7 @@
 namespace tessera::testing {
 
 /// All bytes of these follow from the number of the step and the version: a step that is saved again is another version
-/// of it. A tensor in two stretches, one in two boxes whose rows meet in the file, and one that every rank holds.
+/// of it. A tensor in two extents, one in two boxes whose rows meet in the file, and one that every rank holds.
 RankState numbered_state(const World& world, std::int64_t step, std::int64_t version);
 
 /// The version that a step holds.

@@ -49,16 +49,17 @@ void mount_own_disk(const std::filesystem::path& folder, std::uint64_t num_bytes
 void make_read_only(const std::filesystem::path& disk, bool is_read_only) {
   unsigned long flags = MS_REMOUNT;
   if (is_read_only) flags |= MS_RDONLY;
-  require(mount(nullptr, disk.c_str(), nullptr, flags, nullptr) == 0, std::string("remount: ") + std::strerror(errno));
+  require_equal(mount(nullptr, disk.c_str(), nullptr, flags, nullptr), 0,
+                std::string("remount: ") + std::strerror(errno));
 }
 
 Ballast::Ballast(const std::filesystem::path& disk, std::uint64_t num_left) : path_(disk / "ballast") {
   struct statvfs found{};
-  require(statvfs(disk.c_str(), &found) == 0, "no disk");
+  require_equal(statvfs(disk.c_str(), &found), 0, "no disk");
   const std::uint64_t num_free = static_cast<std::uint64_t>(found.f_bavail) * found.f_frsize;
   require(num_free > num_left, "so much is not free");
   const Descriptor file(open(path_.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0666));
-  require(fallocate(file.get(), 0, 0, static_cast<off_t>(num_free - num_left)) == 0, "no ballast");
+  require_equal(fallocate(file.get(), 0, 0, static_cast<off_t>(num_free - num_left)), 0, "no ballast");
 }
 
 Ballast::~Ballast() { std::filesystem::remove(path_); }

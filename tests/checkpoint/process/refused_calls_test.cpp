@@ -1,7 +1,7 @@
 // Systems that lack what saves and loads use where they can: an exchange of names, direct I/O, io_uring. The kernel
 // refuses the call to real ranks, which then do it in another way.
 #include <tessera/checkpoint/checkpoint_folder.h>
-#include <tessera/checkpoint/step_folders.h>
+#include <tessera/checkpoint/saved_step.h>
 
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ void save_without_a_call(const Arguments& arguments) {
     require(faults_of_part(world, saved).empty(), "another part than was saved");
     require(faults_of(saved).empty(), "faults");
   });
-  require(step == 2, "another step is the newest");
+  require_equal(step, 2, "another step is the newest");
 }
 
 }  // namespace tessera::testing

@@ -1,6 +1,6 @@
 // The job of disk_trouble_test.cpp.
 #include <tessera/checkpoint/checkpoint_folder.h>
-#include <tessera/checkpoint/step_folders.h>
+#include <tessera/checkpoint/saved_step.h>
 #include <tessera/comm/world.h>
 
 #include <ATen/ATen.h>
@@ -18,7 +18,7 @@
 #include "checkpoint/process/numbered_state.h"
 #include "checkpoint/process/own_disk.h"
 #include "checkpoint/process/roles.h"
-#include "support/require.h"
+#include "support/require_tensors.h"
 
 namespace tessera::testing {
 namespace {
@@ -69,7 +69,7 @@ class TroubledRank {
       const std::string faults = faults_of(saved);
       require(faults.empty(), faults);
     });
-    require(step == expected, "another step is the newest");
+    require_equal(step, expected, "another step is the newest");
     for (const auto& entry : fs::directory_iterator(root())) {
       require(!entry.path().filename().string().starts_with('.'), "left behind: " + entry.path().string());
     }
@@ -85,7 +85,7 @@ class TroubledRank {
 
   void require_trained() const {
     const double expected = static_cast<double>(step_ * world_.size() * (world_.size() - 1)) / 2;
-    require(at::equal(weights_, at::full({100}, expected, at::kDouble)), "training did not go on");
+    require_equal(weights_, at::full({100}, expected, at::kDouble), "training did not go on");
   }
 
   bool leads() const { return world_.rank() == 0; }
@@ -144,7 +144,7 @@ void meet_a_vanished_folder(TroubledRank& rank) {
   rank.alone([&] { fs::remove_all(rank.disk() / "run"); });
 }
 
-/// Until a rank has told rank 0 in the folder of a draft that its part is written.
+/// Until a rank has reported to rank 0, in the folder of a draft, that its part is written.
 void await_a_part(const fs::path& draft, const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     std::error_code missing;

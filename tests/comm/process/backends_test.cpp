@@ -8,7 +8,7 @@
 
 #include "comm/process/roles.h"
 #include "support/mpi_job.h"
-#include "support/require.h"
+#include "support/require_tensors.h"
 
 namespace tessera::testing {
 
@@ -18,7 +18,7 @@ void check_averages(const Arguments& arguments) {
   const Communicator& comm = world.comm();
   at::Tensor parameter = at::full({4, 2}, world.rank() + 1.0F).requires_grad_();
   comm.all_reduce(parameter, ReduceOp::kAvg);
-  require(parameter.sum().item<float>() == 12, "the average is wrong");
+  require_equal(parameter.sum().item<float>(), 12, "the average is wrong");
   comm.reduce(parameter, 0, ReduceOp::kAvg);
   comm.broadcast(parameter, 1);
   require(parameter.is_leaf() && parameter.requires_grad(), "the parameter is no longer a leaf");
@@ -27,7 +27,7 @@ void check_averages(const Arguments& arguments) {
   require(!comm.all_to_all(parameter).requires_grad(), "an exchanged tensor has a graph");
   at::Tensor turned = at::ones({3, 2}).t().requires_grad_();
   comm.all_reduce(turned, ReduceOp::kAvg);
-  require(turned.sum().item<float>() == 6, "the strided average is wrong");
+  require_equal(turned.sum().item<float>(), 6, "the strided average is wrong");
 }
 
 /// A boolean has no value 2, on whatever backend.
@@ -35,7 +35,7 @@ void check_booleans(const Arguments& arguments) {
   const World world = init(WorldOptions().backend(arguments.at(0)));
   at::Tensor any = at::ones({3}, at::kBool);
   world.comm().all_reduce(any);
-  require(at::equal(any.view(at::kByte), at::ones({3}, at::kByte)), "true and true is not true");
+  require_equal(any.view(at::kByte), at::ones({3}, at::kByte), "true and true is not true");
 }
 
 /// MPI knows one process, and would end the program when asked for two.
@@ -79,7 +79,7 @@ void expect_timeout(const Communicator& comm, const std::string& operation) {
 
 }  // namespace
 
-/// Rank 1 does not come; rank 0 shall not wait longer than it was told to. Each operation in a group of its own: Gloo
+/// Rank 1 does not come; rank 0 shall not wait longer than its timeout. Each operation in a group of its own: Gloo
 /// closes one that has seen a timeout.
 void check_gloo_timeout(const Arguments& arguments) {
   const World world = init(WorldOptions().backend("gloo"));

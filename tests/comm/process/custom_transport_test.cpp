@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/process/roles.h"
-#include "support/require.h"
+#include "support/require_tensors.h"
 #include "support/socket_transport.h"
 
 namespace tessera::testing {
@@ -16,15 +16,15 @@ void check_collectives(const Communicator& comm) {
   for (const std::int64_t count : {1, 1000, 1 << 20}) {
     at::Tensor sum = at::full({count}, comm.rank() + 1.0F);
     comm.all_reduce(sum);
-    require(at::equal(sum, at::full({count}, size * (size + 1) / 2.0F)), "wrong all_reduce");
+    require_equal(sum, at::full({count}, size * (size + 1) / 2.0F), "wrong all_reduce");
   }
   const at::Tensor order = comm.all_gather(at::full({2}, comm.rank(), at::kInt));
-  for (int rank = 0; rank < size; ++rank) require(order[2 * rank].item<int>() == rank, "wrong all_gather");
-  at::Tensor told = at::full({3}, comm.rank(), at::kLong);
-  comm.broadcast(told, size - 1);
-  require(told[0].item<int>() == size - 1, "wrong broadcast");
+  for (int rank = 0; rank < size; ++rank) require_equal(order[2 * rank].item<int>(), rank, "wrong all_gather");
+  at::Tensor sent = at::full({3}, comm.rank(), at::kLong);
+  comm.broadcast(sent, size - 1);
+  require_equal(sent[0].item<int>(), size - 1, "wrong broadcast");
   const at::Tensor mine = comm.all_to_all(at::arange(size, at::kInt));
-  require(at::equal(mine, at::full({size}, comm.rank(), at::kInt)), "wrong all_to_all");
+  require_equal(mine, at::full({size}, comm.rank(), at::kInt), "wrong all_to_all");
   comm.barrier();
 }
 
@@ -38,7 +38,7 @@ void check_messages(const Communicator& comm) {
   for (int i = 4; i >= 0; --i) {
     const auto at_i = static_cast<std::size_t>(i);
     sends[at_i].wait();
-    require(at::equal(receives[at_i].result(), at::full({100'000}, i, at::kInt)), "the messages changed places");
+    require_equal(receives[at_i].result(), at::full({100'000}, i, at::kInt), "the messages changed places");
   }
 }
 

@@ -42,11 +42,11 @@ void pretend_srun() {
 void check_hello(const Arguments& arguments) {
   if (arguments.at(0) == "srun") pretend_srun();
   const World world = init(WorldOptions().init_timeout(std::chrono::seconds(20)));
-  require(world.launcher() == arguments.at(0), "the launcher is " + world.launcher());
-  require(world.size() == 2, "there are " + std::to_string(world.size()) + " ranks");
+  require_equal(world.launcher(), arguments.at(0), "the launcher is " + world.launcher());
+  require_equal(world.size(), 2, "there are " + std::to_string(world.size()) + " ranks");
   at::Tensor sum = at::ones({3});
   world.comm().all_reduce(sum);
-  require(sum[0].item<float>() == 2, "the sum is wrong");
+  require_equal(sum[0].item<float>(), 2, "the sum is wrong");
 }
 
 namespace {

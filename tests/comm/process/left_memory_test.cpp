@@ -1,5 +1,5 @@
 // Ranks end at different times: what they have in common stays with those who still use it.
-#include <tessera/comm/common_memory.h>
+#include <tessera/comm/group_memory.h>
 #include <tessera/comm/world.h>
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ void wait_for(const std::filesystem::path& file) {
 /// Arguments: a file that says that rank 0 has left its world.
 void check_left_memory(const Arguments& arguments) {
   std::optional<World> world = init(WorldOptions().backend("shm"));
-  std::optional<CommonMemory> memory = CommonMemory::make(world->comm(), kLeftBytes);
+  std::optional<GroupMemory> memory = GroupMemory::make(world->comm(), kLeftBytes);
   require(memory.has_value(), "no memory in common");
   const std::span<std::byte> bytes(memory->data(), kLeftBytes);
   if (world->rank() == 0) std::ranges::fill(bytes, std::byte{7});

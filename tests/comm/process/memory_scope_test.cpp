@@ -38,7 +38,7 @@ void check_memory_scope(const Arguments& /*arguments*/) {
   }
   require(!is_in_group(), "after");
   inside.resize_({5000});  // by the allocator that made it
-  require(inside[999].item<double>() == 3, "a tensor should outlive the scope");
+  require_equal(inside[999].item<double>(), 3, "a tensor should outlive the scope");
   world.comm().barrier();
 }
 

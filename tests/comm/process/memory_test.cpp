@@ -9,7 +9,7 @@
 
 #include "comm/process/roles.h"
 #include "comm/process/segment_inspection.h"
-#include "support/require.h"
+#include "support/require_tensors.h"
 
 namespace tessera::testing {
 namespace {
@@ -42,9 +42,9 @@ void check_zero_copy(const Communicator& comm) {
   require(!comm.is_zero_copy(at::ones({10})), "other memory goes through staging");
   shared.fill_(comm.rank() + 1.0F);
   comm.all_reduce(shared);
-  require(at::equal(shared, at::full_like(shared, 3.0F)), "the sum is wrong");
-  require(comm.empty({0}).numel() == 0, "nothing is a size too");
-  require(comm.empty({2, 5}, at::kHalf).scalar_type() == at::kHalf, "the type is wrong");
+  require_equal(shared, at::full_like(shared, 3.0F), "the sum is wrong");
+  require_equal(comm.empty({0}).numel(), 0, "nothing is a size too");
+  require_equal(comm.empty({2, 5}, at::kHalf).scalar_type(), at::kHalf, "the type is wrong");
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ void check_memory(const Arguments& arguments) {
     survivor = world.comm().empty({100}).fill_(7);
     world.comm().barrier();
   }
-  require(survivor->sum().item<float>() == 700, "a tensor should outlive the world");
+  require_equal(survivor->sum().item<float>(), 700, "a tensor should outlive the world");
 }
 
 namespace {

@@ -1,4 +1,4 @@
-// Ranks of one machine that are told to be on several nodes.
+// Ranks of one machine that take themselves for ranks on several nodes.
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
 #include <tessera/store/secret.h>
@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "comm/process/roles.h"
-#include "support/require.h"
+#include "support/require_tensors.h"
 #include "support/temporary_folder.h"
 
 namespace tessera::testing {
@@ -40,36 +40,36 @@ void place(const std::vector<int>& nodes) {
 
 void check_topology(const World& world, const std::vector<int>& nodes) {
   for (int rank = 0; rank < world.size(); ++rank) {
-    require(
-        world.topology().node_of(rank) == nodes[static_cast<std::size_t>(rank)],
+    require_equal(
+        world.topology().node_of(rank), nodes[static_cast<std::size_t>(rank)],
         "rank " + std::to_string(rank) + " is thought to be on node " + std::to_string(world.topology().node_of(rank)));
   }
-  require(world.num_nodes() == *std::max_element(nodes.begin(), nodes.end()) + 1, "the number of nodes is wrong");
-  require(world.local_size() == std::count(nodes.begin(), nodes.end(), world.node()), "the local size is wrong");
+  require_equal(world.num_nodes(), *std::max_element(nodes.begin(), nodes.end()) + 1, "the number of nodes is wrong");
+  require_equal(world.local_size(), std::count(nodes.begin(), nodes.end(), world.node()), "the local size is wrong");
 }
 
 void check_sums(const Communicator& comm) {
   const int size = comm.size();
-  for (const auto strategy : {CommunicationStrategy::kAllReduce, CommunicationStrategy::kHierarchical,
+  for (const auto strategy : {CommunicationStrategy::kBackend, CommunicationStrategy::kHierarchical,
                               CommunicationStrategy::kAdaptive, CommunicationStrategy::kRing}) {
     const auto with = comm.with_strategy(strategy);
     const std::string what(to_string(strategy));
     for (const std::int64_t count : {1, 7, 40'000}) {
       at::Tensor sum = at::full({count}, comm.rank() + 1.0F);
       with.all_reduce(sum);
-      require(at::equal(sum, at::full({count}, size * (size + 1) / 2.0F)), "wrong all_reduce by " + what);
+      require_equal(sum, at::full({count}, size * (size + 1) / 2.0F), "wrong all_reduce by " + what);
     }
     const at::Tensor order = with.all_gather(at::full({comm.rank() + 1}, comm.rank(), at::kInt), 0, {1, 2, 3, 4});
     std::vector<int> expected;
     for (int rank = 0; rank < size; ++rank) expected.insert(expected.end(), static_cast<std::size_t>(rank) + 1, rank);
-    require(at::equal(order, at::tensor(expected, at::kInt)), "wrong all_gather by " + what);
+    require_equal(order, at::tensor(expected, at::kInt), "wrong all_gather by " + what);
     const at::Tensor piece = with.reduce_scatter(at::arange(10, at::kFloat), ReduceOp::kAvg, 0, {1, 2, 3, 4});
     const std::int64_t begin = comm.rank() * (comm.rank() + 1) / 2;
     require(at::allclose(piece, at::arange(10, at::kFloat).narrow(0, begin, comm.rank() + 1)),
             "wrong reduce_scatter by " + what);
-    at::Tensor told = at::full({5}, comm.rank(), at::kLong);
-    with.broadcast(told, size - 1);
-    require(told[4].item<int>() == size - 1, "wrong broadcast by " + what);
+    at::Tensor sent = at::full({5}, comm.rank(), at::kLong);
+    with.broadcast(sent, size - 1);
+    require_equal(sent[4].item<int>(), size - 1, "wrong broadcast by " + what);
     with.barrier();
   }
 }
@@ -87,18 +87,18 @@ void meet_in(const std::filesystem::path& folder, const World& world) {
 
 }  // namespace
 
-/// Arguments: the node of each rank; "told" in front when the launcher has told it already.
+/// Arguments: the node of each rank; "placed" in front when the launcher has set them already.
 void check_nodes(const Arguments& arguments) {
   const auto nodes = numbers_in(arguments.back());
-  if (arguments.front() != "told") place(nodes);
+  if (arguments.front() != "placed") place(nodes);
   const World world = init();
   check_topology(world, nodes);
-  require(world.comm().backend() == "gloo", "between nodes the backend is " + world.comm().backend());
+  require_equal(world.comm().backend(), "gloo", "between nodes the backend is " + world.comm().backend());
   const auto inside = world.comm().split_by([&](int rank) { return world.topology().node_of(rank); }, "node");
-  require(inside.backend() == "shm", "inside a node the backend is " + inside.backend());
+  require_equal(inside.backend(), "shm", "inside a node the backend is " + inside.backend());
   at::Tensor sum = at::ones({3}, at::kLong);
   inside.all_reduce(sum);
-  require(sum[0].item<int>() == world.local_size(), "the ranks of the node are not those of the group");
+  require_equal(sum[0].item<int>(), world.local_size(), "the ranks of the node are not those of the group");
   check_sums(world.comm());
 }
 
@@ -127,7 +127,7 @@ launch::LocalJob nodes_job(int num_ranks, const std::string& role, const Argumen
 }
 
 TEST(Nodes, InBlocksUseSharedMemoryInsideAndGlooBetween) {
-  auto job = nodes_job(4, "nodes", {"told", "0,0,1,1"});
+  auto job = nodes_job(4, "nodes", {"placed", "0,0,1,1"});
   job.ranks_per_node = 2;
   expect_success(job);
 }

@@ -10,7 +10,7 @@
 
 #include "comm/process/roles.h"
 #include "support/mpi_job.h"
-#include "support/require.h"
+#include "support/require_tensors.h"
 #include "support/temporary_file.h"
 
 namespace tessera::testing {
@@ -39,8 +39,7 @@ void check_progress(const Arguments& arguments) {
     wait_for_text_in(arguments.at(1));
     work.wait();
   } else {
-    require(at::equal(comm.recv({kReducedCount}, at::kFloat, 0), at::full({kReducedCount}, 7.0F)),
-            "the message is wrong");
+    require_equal(comm.recv({kReducedCount}, at::kFloat, 0), at::full({kReducedCount}, 7.0F), "the message is wrong");
     std::ofstream(arguments.at(1)) << "done";
   }
   comm.barrier();
@@ -53,8 +52,8 @@ void check_dropped_sends(const Arguments& arguments) {
   const int other = 1 - world.rank();
   for (int i = 0; i < 3; ++i) comm.send_async(at::full({kReducedCount}, world.rank() + i * 1.0F), other);
   for (int i = 0; i < 3; ++i) {
-    require(at::equal(comm.recv({kReducedCount}, at::kFloat, other), at::full({kReducedCount}, other + i * 1.0F)),
-            "message " + std::to_string(i) + " is wrong");
+    require_equal(comm.recv({kReducedCount}, at::kFloat, other), at::full({kReducedCount}, other + i * 1.0F),
+                  "message " + std::to_string(i) + " is wrong");
   }
   comm.barrier();
 }
@@ -71,8 +70,8 @@ void check_dropped_receive(const Arguments& arguments) {
   } else {
     comm.barrier();  // some pieces are there
     comm.recv_async(at::empty({kReducedCount}, at::kInt), 0);
-    require(at::equal(comm.recv({kReducedCount}, at::kInt, 0), at::arange(kReducedCount, at::kInt)),
-            "the messages are mixed");
+    require_equal(comm.recv({kReducedCount}, at::kInt, 0), at::arange(kReducedCount, at::kInt),
+                  "the messages are mixed");
   }
   comm.barrier();
 }

@@ -11,8 +11,8 @@ namespace tessera::testing {
 
 void check_reducer_role(const Arguments& arguments) {
   const World world = init(WorldOptions().backend(arguments.at(0)));
-  require(world.comm().backend() == arguments.at(0), "the backend is " + world.comm().backend());
-  require(world.size() == 2, "expected 2 ranks");
+  require_equal(world.comm().backend(), arguments.at(0), "the backend is " + world.comm().backend());
+  require_equal(world.size(), 2, "expected 2 ranks");
   check_reducer(world.comm());
 }
 

@@ -18,7 +18,7 @@ void check_restart(const Arguments& arguments) {
   const World world = init(WorldOptions().backend(arguments.at(0)).init_timeout(std::chrono::seconds(20)));
   at::Tensor sum = at::ones({100});
   world.comm().all_reduce(sum);
-  require(sum[0].item<float>() == 2, "the sum is wrong");
+  require_equal(sum[0].item<float>(), 2, "the sum is wrong");
   world.comm().split({1, 0}, "other").barrier();
   if (arguments.back() == "die") raise(SIGKILL);
 }

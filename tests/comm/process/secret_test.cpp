@@ -57,7 +57,7 @@ void check_watched(const Arguments& arguments) {
   require(appears(arguments.at(0) + "/go"), "nobody lets this job go on");
   at::Tensor sum = at::ones({1});
   world.comm().split({1, 0}, "later").all_reduce(sum);
-  require(sum.item<float>() == 2, "the sum is wrong");
+  require_equal(sum.item<float>(), 2, "the sum is wrong");
 }
 
 /// Arguments: the backend. Rank 0, which hosts the store, dies before the first group is made.
@@ -168,7 +168,7 @@ TEST(Secret, KeepsStrangersOutOfARunningJob) {
   expect_success(job);
 }
 
-TEST(Secret, TheEndOfTheStoresHostIsTold) {
+TEST(Secret, TheEndOfTheStoresHostIsReported) {
   for (const char* backend : {"shm", "gloo"}) {
     SCOPED_TRACE(backend);
     const auto start = std::chrono::steady_clock::now();

@@ -46,7 +46,7 @@ struct Net : torch::nn::Module {
 
 void limit_memory() {
   const rlimit limit{static_cast<rlim_t>(kLimit), static_cast<rlim_t>(kLimit)};
-  require(setrlimit(RLIMIT_DATA, &limit) == 0, "no limit could be set");
+  require_equal(setrlimit(RLIMIT_DATA, &limit), 0, "no limit could be set");
 }
 
 /// A line of a file below /proc/self, in bytes.

@@ -27,8 +27,8 @@ class ShardedOverTwoNetworks : public ::testing::Test {
   Traffic train(const std::string& how) const {
     const auto zero = start(0, how);
     const auto one = start(1, how);
-    EXPECT_EQ(zero->wait(kPatience), 0) << zero->errors();
-    EXPECT_EQ(one->wait(kPatience), 0) << one->errors();
+    EXPECT_EQ(zero->wait(kTimeout), 0) << zero->errors();
+    EXPECT_EQ(one->wait(kTimeout), 0) << one->errors();
     Traffic traffic;
     const std::string output = zero->output();
     const auto begin = output.find("sent ");
@@ -40,7 +40,7 @@ class ShardedOverTwoNetworks : public ::testing::Test {
   }
 
  private:
-  static constexpr std::chrono::seconds kPatience{100};
+  static constexpr std::chrono::seconds kTimeout{100};
 
   std::unique_ptr<Launcher> start(int node, const std::string& how) const {
     auto arguments = job_.options(node);

@@ -1,6 +1,6 @@
 #include "fsdp/random_models/random_model.h"
 
-#include <tessera/recompute/checkpoint.h>
+#include <tessera/recompute/recompute.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
@@ -129,7 +129,7 @@ class Builder {
     node->adopt(inner);
     node->runs([inner](const Tensor& x, const Batch& batch) {
       if (!batch.may_recompute) return inner->forward(x, batch);
-      return checkpoint([inner, batch](const Tensor& input) { return inner->forward(input, batch); }, x);
+      return recompute([inner, batch](const Tensor& input) { return inner->forward(input, batch); }, x);
     });
     return node;
   }

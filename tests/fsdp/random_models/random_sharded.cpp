@@ -35,10 +35,10 @@ void require_close(const Tensor& found, const Tensor& expected, double scale, co
           what + ": differs by " + std::to_string(difference / scale) + " of " + std::to_string(scale) + " at most");
 }
 
-/// This rank's gradient of each stretch of parameters that it holds.
+/// This rank's gradient of each extent of parameters that it holds.
 struct Part {
   std::string name;
-  std::int64_t start;  ///< in the parameter, row by row
+  std::int64_t start;  ///< in the parameter, in row-major order
   std::int64_t size;
   Tensor gradient;  ///< undefined where there is none
 };
@@ -54,18 +54,18 @@ std::vector<Part> parts_of(const fsdp::Unit& unit) {
     } else if (unit.shard().grad().defined()) {
       gradient = unit.shard().grad().narrow(0, held.start, held.size);
     }
-    parts.push_back({unit.layout().items()[i].name, unit.slice_of(i).as_stretch()->start, held.size, gradient});
+    parts.push_back({unit.layout().items()[i].name, unit.slice_of(i).as_extent()->start, held.size, gradient});
   }
   return parts;
 }
 
 std::vector<Part> parts_of(const ShardedModel& sharded) {
   std::vector<Part> parts;
-  for (const auto& unit : sharded.state()->units()) {
+  for (const auto& unit : sharded.state()->parts().units()) {
     const auto of_unit = parts_of(*unit);
     parts.insert(parts.end(), of_unit.begin(), of_unit.end());
   }
-  const NamedTensors& whole = sharded.state()->replicated();
+  const NamedTensors& whole = sharded.state()->parts().replicated();
   for (std::size_t i = 0; i < whole.tensors.size(); ++i) {
     parts.push_back({whole.names[i], 0, whole.tensors[i].numel(), whole.tensors[i].grad()});
   }

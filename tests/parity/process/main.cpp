@@ -18,7 +18,7 @@ constexpr int kReproducibleSteps = 50;
 
 World world_on(const std::string& backend) {
   const World world = init(WorldOptions().backend(backend));
-  require(world.comm().backend() == backend, "the backend is " + world.comm().backend());
+  require_equal(world.comm().backend(), backend, "the backend is " + world.comm().backend());
   return world;
 }
 
@@ -54,7 +54,8 @@ void check_sharded(const Arguments& arguments) {
 void check_reproducible(const Arguments& arguments) {
   const World world = world_on(arguments.at(0));
   const auto hash = train_reproducibly(world.comm(), kReproducibleSteps, {.seed = 7, .delays = 0.05});
-  require(std::to_string(hash) == arguments.at(1), "the hash is " + std::to_string(hash) + ", not " + arguments.at(1));
+  require_equal(std::to_string(hash), arguments.at(1),
+                "the hash is " + std::to_string(hash) + ", not " + arguments.at(1));
 }
 
 /// BACKEND VARIANT HASH: the same with the model in shards.
@@ -62,7 +63,8 @@ void check_reproducible_sharded(const Arguments& arguments) {
   const World world = world_on(arguments.at(0));
   const auto hash =
       train_reproducibly_sharded(world.comm(), kReproducibleSteps, arguments.at(1), {.seed = 9, .delays = 0.01});
-  require(std::to_string(hash) == arguments.at(2), "the hash is " + std::to_string(hash) + ", not " + arguments.at(2));
+  require_equal(std::to_string(hash), arguments.at(2),
+                "the hash is " + std::to_string(hash) + ", not " + arguments.at(2));
 }
 
 /// BACKEND EXPECTED: whether the buckets lie where the other ranks reach them, also after they were arranged anew.
@@ -74,11 +76,11 @@ void check_buckets(const Arguments& arguments) {
     model->zero_grad();
     model->loss(model->forward(model->input(step, world.rank())), step, world.rank()).backward();
     require(ddp.statistics().num_buckets > 1, "several buckets");
-    require(ddp.statistics().buckets_are_zero_copy == (arguments.at(1) == "zero_copy"), "where they lie");
+    require_equal(ddp.statistics().buckets_are_zero_copy, (arguments.at(1) == "zero_copy"), "where they lie");
   }
 }
 
-launch::LocalJob patient(launch::LocalJob job) {
+launch::LocalJob with_long_timeout(launch::LocalJob job) {
   job.timeout = std::chrono::seconds(150);
   return job;
 }
@@ -93,8 +95,8 @@ void expect_parity_on(const std::string& backend, int num_ranks) {
   for (const auto& one : covering_subset()) {
     Arguments arguments{backend};
     arguments.insert(arguments.end(), one.begin(), one.end());
-    expect_success(patient(backend == "mpi" ? mpi_job_of(num_ranks, "parity", arguments)
-                                            : job_of(num_ranks, "parity", arguments)));
+    expect_success(with_long_timeout(backend == "mpi" ? mpi_job_of(num_ranks, "parity", arguments)
+                                                      : job_of(num_ranks, "parity", arguments)));
   }
 }
 
@@ -118,8 +120,8 @@ TEST_P(ShardedParityProcesses, TrainAsOneProcess) {
   Arguments arguments{backend};
   const Arguments& one = cases.at(num_ranks);
   arguments.insert(arguments.end(), one.begin(), one.end());
-  expect_success(patient(backend == "mpi" ? mpi_job_of(num_ranks, "sharded", arguments)
-                                          : job_of(num_ranks, "sharded", arguments)));
+  expect_success(with_long_timeout(backend == "mpi" ? mpi_job_of(num_ranks, "sharded", arguments)
+                                                    : job_of(num_ranks, "sharded", arguments)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, ShardedParityProcesses,
@@ -138,7 +140,7 @@ TEST_P(ReproducibleProcesses, GiveTheHashOfOneProcess) {
   run_threads(1, [&](const World& world) { expected = train_reproducibly(world.comm(), kReproducibleSteps); });
   const auto& [backend, num_ranks] = GetParam();
   const Arguments arguments{backend, std::to_string(expected)};
-  expect_success(patient(job_of(num_ranks, "reproducible", arguments)));
+  expect_success(with_long_timeout(job_of(num_ranks, "reproducible", arguments)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, ReproducibleProcesses,
@@ -153,7 +155,8 @@ TEST_P(ReproducibleShardedProcesses, GiveTheHashOfDdpInOneProcess) {
   std::uint64_t expected = 0;
   run_threads(1, [&](const World& world) { expected = train_reproducibly(world.comm(), kReproducibleSteps); });
   const auto& [backend, num_ranks, variant] = GetParam();
-  expect_success(patient(job_of(num_ranks, "reproducible_sharded", {backend, variant, std::to_string(expected)})));
+  expect_success(
+      with_long_timeout(job_of(num_ranks, "reproducible_sharded", {backend, variant, std::to_string(expected)})));
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, ReproducibleShardedProcesses,

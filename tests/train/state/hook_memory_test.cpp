@@ -90,7 +90,7 @@ TEST_P(HookMemory, IsMissedWhereItIsNotGivenBack) {
   run_threads(num_ranks, [&](const World& world) {
     TraineeRun run(world, variant, kOptimizer);
     const RestoreReport report = run.state().restore(source);
-    require(report.notes.size() == 1, "one note");
+    require_equal(report.notes.size(), 1, "one note");
     expect_parts(report.notes.front(), {run.ddp().hook().name(), "begins without", "has nothing of it"});
     run.train(kSteps - 6);
     require(!same_bits(run.weights(), expected[static_cast<std::size_t>(world.rank())]), "other bits");
@@ -124,7 +124,7 @@ std::vector<BucketMemory> memory_of(const at::Tensor& parameter, std::map<std::s
   return {BucketMemory{.parameters = {parameter}, .tensors = std::move(tensors)}};
 }
 
-TEST(HookMemoryOptions, ThatDifferAreToldAndLeaveNothing) {
+TEST(HookMemoryOptions, ThatDifferAreReportedAndLeaveNothing) {
   const at::Tensor parameter = at::zeros({6, 8});
   const auto int8 = int8_hook(Int8HookOptions().block(16));
   EXPECT_EQ(int8->load_memory(memory_of(parameter, {{"error", at::ones({6, 8})}, {"error_of_sum", at::ones({6, 8})}})),

@@ -7,7 +7,7 @@
 
 #include <cstring>
 
-#include "support/require.h"
+#include "support/require_tensors.h"
 #include "support/slice_elements.h"
 
 namespace tessera::testing {
@@ -22,12 +22,12 @@ void MemoryStep::add(const RankState& state) {
       stored.whole = at::zeros(slice.slice.shape(), slice.values.options());
       stored.came = at::zeros(slice.slice.shape(), at::kBool);
     }
-    require(stored.whole.sizes() == at::IntArrayRef(slice.slice.shape()), name + " has one shape");
-    require(slice.slice.num_elements() == slice.values.numel(), name + " holds what it says");
+    require_equal(stored.whole.sizes(), at::IntArrayRef(slice.slice.shape()), name + " has one shape");
+    require_equal(slice.slice.num_elements(), slice.values.numel(), name + " holds what it says");
     const at::Tensor places = places_of(slice.slice);
     const at::Tensor values = slice.values.flatten();
     const at::Tensor before = at::where(stored.came.take(places), stored.whole.take(places), values);
-    require(at::equal(before, values), name + " is the same on all ranks that hold it");
+    require_equal(before, values, name + " is the same on all ranks that hold it");
     stored.whole.view({-1}).index_copy_(0, places, values);
     stored.came.view({-1}).index_fill_(0, places, true);
   }
@@ -53,7 +53,7 @@ StateSource MemoryStep::source() {
   return {manifest_, [this](const std::vector<HeldSlice>& slices) {
             for (const HeldSlice& slice : slices) {
               const at::Tensor values = elements_of(tensor(slice.group, slice.name), slice.slice);
-              require(values.scalar_type() == slice.values.scalar_type(), slice.name + " has one type");
+              require_equal(values.scalar_type(), slice.values.scalar_type(), slice.name + " has one type");
               if (slice.values.is_contiguous()) {
                 std::memcpy(slice.values.data_ptr(), values.const_data_ptr(), values.nbytes());
               } else {

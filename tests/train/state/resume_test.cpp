@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "support/require.h"
+#include "support/require_tensors.h"
 #include "train/state/memory_step.h"
 #include "train/state/trainee.h"
 
@@ -24,14 +24,14 @@ Weights restore_and_train(const World& world, const std::string& variant, const 
                           bool feels_drift, const StateSource& source) {
   TraineeRun run(world, variant, optimizer, feels_drift);
   run.state().restore(source);
-  require(run.step() == kHalf, "the program's own value is back");
+  require_equal(run.step(), kHalf, "the program's own value is back");
   run.train(kHalf);
   return run.weights();
 }
 
-void require_equal(const Weights& found, const Weights& expected, const std::string& what) {
-  require(found.size() == expected.size(), what + ": as many parameters");
-  for (const auto& [name, value] : expected) require(at::equal(found.at(name), value), what + ": " + name);
+void require_equal_weights(const Weights& found, const Weights& expected, const std::string& what) {
+  require_equal(found.size(), expected.size(), what + ": as many parameters");
+  for (const auto& [name, value] : expected) require_equal(found.at(name), value, what + ": " + name);
 }
 
 /// One name for each way to share the model, with a number of ranks.
@@ -49,7 +49,7 @@ TEST_P(SameLayout, GoesOnWithTheSameBits) {
                 [&](const World& world) { train_and_save(world, variant, optimizer, kHalf, step, feels_drift); });
     const StateSource source = step.source();
     run_threads(num_ranks, [&](const World& world) {
-      require_equal(restore_and_train(world, variant, optimizer, feels_drift, source), of(world), optimizer);
+      require_equal_weights(restore_and_train(world, variant, optimizer, feels_drift, source), of(world), optimizer);
     });
   }
 }
@@ -130,7 +130,7 @@ TEST(ReproducibleResume, GoesOnWithTheSameBitsOnAnyNumberOfRanks) {
                 [&](const World& world) { train_and_save(world, from.variant, "fused adamw", kHalf, step, false); });
     const StateSource source = step.source();
     run_threads(to.num_ranks, [&](const World& world) {
-      require_equal(restore_and_train(world, to.variant, "fused adamw", false, source), expected, to.variant);
+      require_equal_weights(restore_and_train(world, to.variant, "fused adamw", false, source), expected, to.variant);
     });
   }
 }

@@ -45,7 +45,7 @@ TEST(TrainingState, NamesTensorsOfTheModelOnceWhateverTheLayout) {
         if (variant == "alone" || variant.starts_with("ddp") || variant == "no_shard") {
           Names own = expected;
           if (world.rank() > 0) std::erase_if(own, [](const auto& name) { return name == "seen" || name == "drift"; });
-          require(names_of(state, "model") == own, variant + ": all of it, and buffers on rank 0 alone");
+          require_equal(names_of(state, "model"), own, variant + ": all of it, and buffers on rank 0 alone");
         }
         step.add(state);
       });
@@ -306,15 +306,18 @@ TEST(TrainingState, KeepsScheduleScalerSamplerAndValues) {
     Program second(world);
     second.loader.next();
     second.state.restore(step.source());
-    require(second.schedule.step() == 30 && second.schedule.factor() == first.schedule.factor(), "the schedule");
-    require(
-        second.optimizer.param_groups()[0].options().get_lr() == first.optimizer.param_groups()[0].options().get_lr(),
-        "the learning rate");
-    require(second.schedule.full_rates() == first.schedule.full_rates(), "and the full one");
-    require(second.scaler.state() == first.scaler.state(), "the scaler");
-    require(second.loader.state() == first.loader.state(), "the place in the data");
-    require(second.loader.next() == first.loader.next(), "and what comes next");
-    require(second.loss == 0.1 && second.tokens == first.tokens && second.done && second.name == first.name, "values");
+    require_equal(second.schedule.step(), 30, "the schedule");
+    require_equal(second.schedule.factor(), first.schedule.factor(), "the schedule");
+    require_equal(second.optimizer.param_groups()[0].options().get_lr(),
+                  first.optimizer.param_groups()[0].options().get_lr(), "the learning rate");
+    require_equal(second.schedule.full_rates(), first.schedule.full_rates(), "and the full one");
+    require_equal(second.scaler.state(), first.scaler.state(), "the scaler");
+    require_equal(second.loader.state(), first.loader.state(), "the place in the data");
+    require_equal(second.loader.next(), first.loader.next(), "and what comes next");
+    require_equal(second.loss, 0.1, "values");
+    require_equal(second.tokens, first.tokens, "values");
+    require_equal(second.name, first.name, "values");
+    require(second.done, "values");
   });
 }
 

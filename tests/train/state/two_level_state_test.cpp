@@ -9,7 +9,7 @@
 #include <torch/optim/adam.h>
 #include <gtest/gtest.h>
 
-#include "support/require.h"
+#include "support/require_tensors.h"
 #include "support/slice_elements.h"
 #include "train/state/memory_step.h"
 
@@ -103,10 +103,10 @@ class CutRun {
 
 void require_same(const MemoryStep& one, const MemoryStep& other, const std::string& what) {
   for (const Cut& cut : cuts()) {
-    require(at::equal(one.tensor("model", cut.name), other.tensor("model", cut.name)), what + cut.name);
+    require_equal(one.tensor("model", cut.name), other.tensor("model", cut.name), what + cut.name);
     for (const char* of_adam : {"/exp_avg", "/exp_avg_sq"}) {
       const std::string name = cut.name + of_adam;
-      require(at::equal(one.tensor("optimizer", name), other.tensor("optimizer", name)), what + name);
+      require_equal(one.tensor("optimizer", name), other.tensor("optimizer", name), what + name);
     }
   }
 }

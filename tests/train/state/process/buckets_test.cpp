@@ -87,9 +87,9 @@ void resume(const Arguments& /*arguments*/) {
 
   TraineeRun other(world, "ddp", "sgd");
   other.ddp().set_buckets(buckets);
-  require(other.ddp().buckets() == buckets, "what was set is what there is");
+  require_equal(other.ddp().buckets(), buckets, "what was set is what there is");
   other.train(3);
-  require(other.ddp().buckets() == buckets, "and stays");
+  require_equal(other.ddp().buckets(), buckets, "and stays");
 }
 
 TEST(Buckets, OfAResumedRunAreThoseOfTheSavedOneOn3GlooRanks) { expect_success(job_of(3, "resumes")); }

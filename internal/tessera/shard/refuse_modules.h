@@ -1,0 +1,19 @@
+#pragma once
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace tessera {
+
+/// Throws ConfigError for an embedding whose gradients are sparse, naming it.
+void refuse_sparse_gradients(const torch::nn::Module& model);
+
+/// Throws ConfigError for a model of which a parameter or buffer is not in host memory, naming it.
+void refuse_devices(const torch::nn::Module& model);
+
+/// Throws ConfigError for an embedding with `max_norm`, naming it: its forward changes the rows that it looks up, and
+/// each rank looks up different rows.
+void refuse_renormalising_modules(const torch::nn::Module& model);
+
+}  // namespace tessera
