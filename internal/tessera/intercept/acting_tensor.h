@@ -1,0 +1,73 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <string>
+
+namespace tessera::intercept {
+
+class OperatorCall;
+class ActingData;
+using ActingDataPtr = c10::intrusive_ptr<ActingData>;
+
+/// Note [Tensors that act]
+/// A watch sees operators but cannot change them. A tensor that acts can: LibTorch's dispatcher passes every operator
+/// that takes one to its kind, which decides what is computed instead. Autocast, autograd and the kernels come below:
+/// they see the tensors that the kind passes on. Tensors that do not act pay nothing.
+///
+/// There are two forms. A wrapper (`make_acting`) stands for another tensor: it has sizes of its own and no bytes. A
+/// marked tensor (`mark_acting`) is a parameter that stays what it is, with its bytes, its place in autograd and all
+/// handles to it. Which dispatch key this takes, and what it means for the rest of LibTorch: docs/decisions/0018.
+///
+/// A kind of tensors that act. Lives as long as the process.
+class ActingKind {
+ public:
+  virtual ~ActingKind() = default;
+  virtual std::string name() const = 0;
+  /// Where an operator takes tensors of several kinds, that with the greatest level is asked. Its tensors may hold
+  /// tensors of lower levels, never the other way round.
+  virtual int level() const = 0;
+  /// Runs an operator that takes at least one tensor of this kind.
+  virtual void call(OperatorCall& call) const = 0;
+
+  /// A gradient of a wrapper with `data`, as one of its inner tensor. It has the wrapper's sizes, and acts or does not.
+  virtual at::Tensor inner_gradient(const at::Tensor& gradient, const ActingData& data) const = 0;
+  /// The reverse: a gradient of the inner tensor, as one of the wrapper.
+  virtual at::Tensor outer_gradient(const at::Tensor& gradient, const ActingDataPtr& data) const = 0;
+};
+
+/// What a kind knows about one of its tensors, such as how it is cut. Not changed once made: tensors share it.
+class ActingData : public c10::intrusive_ptr_target {
+ public:
+  explicit ActingData(const ActingKind& kind) : kind_(kind) {}
+  const ActingKind& kind() const { return kind_; }
+
+ private:
+  const ActingKind& kind_;
+};
+
+/// A wrapper of `inner` with these sizes and strides. Differentiable: gradients of the wrapper become those of `inner`.
+at::Tensor make_acting(at::Tensor inner, ActingDataPtr data, at::IntArrayRef sizes, at::IntArrayRef strides);
+
+/// Makes this very tensor act. Every handle to it sees that; so do its `detach()` and copies of its metadata.
+/// Requires: it does not act yet.
+void mark_acting(const at::Tensor& tensor, ActingDataPtr data);
+/// A marked tensor is an ordinary one again.
+void unmark_acting(const at::Tensor& tensor);
+
+/// Null for a tensor that does not act.
+ActingDataPtr acting_data(const at::Tensor& tensor);
+/// The same, if it is of this kind.
+ActingDataPtr acting_data(const at::Tensor& tensor, const ActingKind& kind);
+bool is_wrapper(const at::Tensor& tensor);
+
+/// The tensor to compute with: what a wrapper holds, or an alias of a marked tensor that does not act. Gradients of the
+/// result reach the acting tensor, whatever has become of it since (made a leaf, returned by a custom function).
+at::Tensor inner_of(const at::Tensor& acting);
+/// The same for an operator that writes. Throws LibTorch's error for a leaf that requires a gradient.
+at::Tensor inner_for_write(const at::Tensor& acting);
+/// After an operator has written to the inner tensor of a wrapper, or replaced it: what the wrapper is now.
+void set_inner(const at::Tensor& wrapper, at::Tensor inner, at::IntArrayRef sizes, at::IntArrayRef strides);
+
+}  // namespace tessera::intercept

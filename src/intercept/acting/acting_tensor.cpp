@@ -1,0 +1,253 @@
+#include <tessera/core/error.h>
+#include <tessera/intercept/acting_tensor.h>
+#include <tessera/intercept/operator_call.h>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/library.h>
+
+#include <cstddef>
+#include <utility>
+
+#include "intercept/acting/autograd_front.h"
+#include "intercept/acting/bridge.h"
+#include "intercept/acting/wrapper.h"
+#include "intercept/engine_front.h"
+
+namespace tessera::intercept {
+namespace {
+
+/// Of a marked tensor. Shallow copies share it, so what `detach()` returns is marked too.
+struct ActingMark : c10::BackendMeta {
+  ActingMark(ActingDataPtr its_data, c10::intrusive_ptr<c10::BackendMeta> meta_before)
+      : data(std::move(its_data)), before(std::move(meta_before)) {}
+  c10::intrusive_ptr<c10::BackendMeta> clone(const c10::intrusive_ptr<c10::BackendMeta>& mark) const override {
+    return mark;
+  }
+  ActingDataPtr data;
+  c10::intrusive_ptr<c10::BackendMeta> before;  // a tensor has one slot for them
+};
+
+ActingMark* mark_of(const c10::TensorImpl& impl) {
+  return dynamic_cast<ActingMark*>(const_cast<c10::TensorImpl&>(impl).get_backend_meta());
+}
+
+/// A derived class may name the protected member.
+struct KeySet : c10::TensorImpl {
+  static auto member() { return &KeySet::key_set_; }
+};
+
+const ActingKind* outermost_kind(OperatorCall& call) {
+  const ActingKind* outermost = nullptr;
+  call.for_each_tensor([&](std::size_t, const at::Tensor& tensor) -> at::Tensor {
+    if (!acts(tensor)) return {};
+    const ActingKind& kind = acting_data(tensor)->kind();
+    if (!outermost || kind.level() > outermost->level()) outermost = &kind;
+    return {};
+  });
+  return outermost;
+}
+
+/// Operators about the tensor itself, which are the same for all kinds. False: it is none of them.
+bool call_about_itself(OperatorCall& call) {
+  if (call.name() == "aten::_has_compatible_shallow_copy_type") {
+    call.return_value(is_wrapper(call.tensor(0)) == is_wrapper(call.tensor(1)));
+    return true;
+  }
+  if (call.name() == "aten::detach_") {
+    const at::Tensor tensor = call.tensor(0);
+    if (Wrapper* const wrapper = Wrapper::of(tensor)) {
+      wrapper->set(wrapper->inner().detach(), tensor.sizes(), tensor.strides());
+      if (auto* const meta = torch::autograd::impl::get_autograd_meta(tensor)) {
+        meta->set_requires_grad(false, wrapper);
+        meta->grad_fn_.reset();
+        meta->output_nr_ = 0;
+      }
+    } else {
+      const c10::impl::ExcludeDispatchKeyGuard plain(kActingKey);
+      tensor.detach_();
+    }
+    call.return_value(tensor);
+    return true;
+  }
+  return false;
+}
+
+void call_acting(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
+  OperatorCall call(op, *stack);
+  if (call_about_itself(call)) return;
+  const ActingKind* const kind = outermost_kind(call);
+  if (!kind) throw InternalError(call.name() + " was dispatched as if a tensor acted, and none does");
+  kind->call(call);
+}
+
+/// The kernel of the dispatch key, and the fronts of autograd. They belong to the process, as the dispatch table does.
+void install() {
+  // Never destroyed, as in DeferredInit.
+  alignas(torch::Library) static std::byte memory[sizeof(torch::Library)];
+  static const bool is_installed = [] {
+    auto* const library = new (memory) torch::Library(torch::Library::IMPL, "_", kActingKey, __FILE__, __LINE__);
+    library->fallback(torch::CppFunction::makeFromBoxedFunction<&call_acting>());
+    AutogradFront::install();
+    return true;
+  }();
+  static_cast<void>(is_installed);
+  EngineFront::install();
+}
+
+/// An ordinary tensor with the same bytes and version counter.
+at::Tensor alias_of(const at::Tensor& marked) {
+  at::Tensor alias = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(marked.storage()),
+                                                              marked.key_set().remove(kActingKey), marked.dtype());
+  c10::TensorImpl* const impl = alias.unsafeGetTensorImpl();
+  impl->set_storage_offset(marked.storage_offset());
+  impl->set_sizes_and_strides(marked.sizes(), marked.strides());
+  impl->set_version_counter(marked.unsafeGetTensorImpl()->version_counter());
+  if (marked.requires_grad() && at::GradMode::is_enabled()) {
+    auto node = c10::make_intrusive<ToMarked>(torch::autograd::impl::gradient_edge(marked));
+    torch::autograd::create_gradient_edge(alias, std::move(node));
+  }
+  return alias;
+}
+
+}  // namespace
+
+Wrapper::Wrapper(at::Tensor inner, ActingDataPtr data, at::IntArrayRef sizes, at::IntArrayRef strides)
+    : TensorImpl(inner.key_set().add(kActingKey).remove(c10::DispatchKey::Conjugate).remove(c10::DispatchKey::Negative),
+                 inner.dtype(), inner.device()),
+      inner_(std::move(inner)),
+      data_(std::move(data)) {
+  set_storage_access_should_throw();
+  set_sizes(sizes, strides);
+}
+
+Wrapper* Wrapper::of(const at::TensorBase& tensor) {
+  return acts(tensor) ? dynamic_cast<Wrapper*>(tensor.unsafeGetTensorImpl()) : nullptr;
+}
+
+void Wrapper::set_sizes(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  sizes_and_strides_.set_sizes(sizes);
+  sizes_and_strides_.set_strides(strides);
+  refresh_numel();
+  refresh_contiguous();
+}
+
+void Wrapper::set(at::Tensor inner, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  const auto new_sizes = sizes.vec();  // they may be this tensor's own
+  const auto new_strides = strides.vec();
+  inner_ = std::move(inner);
+  set_sizes(new_sizes, new_strides);
+  bump_version();
+}
+
+bool Wrapper::is_joined() const {
+  const auto* const meta = static_cast<const torch::autograd::AutogradMeta*>(autograd_meta());
+  if (!meta) return true;
+  return meta->grad_fn_ ? meta->grad_fn_ == bridge_ : !meta->requires_grad_;
+}
+
+void Wrapper::join() {
+  if (!inner_.requires_grad()) return;
+  const torch::autograd::Edge edge = torch::autograd::impl::gradient_edge(inner_);
+  if (bridge_ && bridge_->next_edge(0) == edge) return;
+  bridge_ = c10::make_intrusive<Bridge>(edge, data_);
+  at::Tensor self(c10::intrusive_ptr<TensorImpl>::unsafe_reclaim_from_nonowning(this));
+  torch::autograd::create_gradient_edge(self, bridge_);
+}
+
+c10::intrusive_ptr<c10::TensorImpl> Wrapper::copy(c10::VariableVersion version, bool allow_change) const {
+  auto copied = c10::make_intrusive<Wrapper>(inner_.detach(), data_, sizes(), strides());
+  copied->set_version_counter(std::move(version));
+  copied->set_allow_tensor_metadata_change(allow_change);
+  return copied;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> Wrapper::shallow_copy_and_detach(const c10::VariableVersion& version_counter,
+                                                                     bool allow_tensor_metadata_change) const {
+  return copy(version_counter, allow_tensor_metadata_change);
+}
+
+c10::intrusive_ptr<c10::TensorImpl> Wrapper::shallow_copy_and_detach(c10::VariableVersion&& version_counter,
+                                                                     bool allow_tensor_metadata_change) const {
+  return copy(std::move(version_counter), allow_tensor_metadata_change);
+}
+
+void Wrapper::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& other) {
+  const auto& from = static_cast<const Wrapper&>(*other);
+  inner_ = from.inner_.detach();
+  data_ = from.data_;
+  set_sizes(from.sizes(), from.strides());
+}
+
+at::Tensor make_acting(at::Tensor inner, ActingDataPtr data, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  install();
+  at::Tensor wrapper = at::detail::make_tensor<Wrapper>(std::move(inner), std::move(data), sizes, strides);
+  static_cast<Wrapper*>(wrapper.unsafeGetTensorImpl())->join();
+  return wrapper;
+}
+
+void mark_acting(const at::Tensor& tensor, ActingDataPtr data) {
+  install();
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  if (acts(tensor)) throw InternalError("a tensor that acts already is to be marked");
+  auto before = c10::intrusive_ptr<c10::BackendMeta>();
+  if (auto* const meta = impl->get_backend_meta()) {
+    before = c10::intrusive_ptr<c10::BackendMeta>::unsafe_reclaim_from_nonowning(meta);
+  }
+  impl->set_backend_meta(c10::make_intrusive<ActingMark>(std::move(data), std::move(before)));
+  (impl->*KeySet::member()) = impl->key_set().add(kActingKey);
+}
+
+void unmark_acting(const at::Tensor& tensor) {
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  ActingMark* const mark = acts(tensor) ? mark_of(*impl) : nullptr;
+  if (!mark) return;
+  auto before = mark->before;  // setting it drops the mark
+  impl->set_backend_meta(std::move(before));
+  (impl->*KeySet::member()) = impl->key_set().remove(kActingKey);
+}
+
+ActingDataPtr acting_data(const at::Tensor& tensor) {
+  if (!acts(tensor)) return {};
+  if (const ActingMark* const mark = mark_of(*tensor.unsafeGetTensorImpl())) return mark->data;
+  const Wrapper* const wrapper = Wrapper::of(tensor);
+  if (!wrapper) throw InternalError("a tensor has the dispatch key of those that act, and is none of them");
+  return wrapper->data();
+}
+
+ActingDataPtr acting_data(const at::Tensor& tensor, const ActingKind& kind) {
+  ActingDataPtr data = acting_data(tensor);
+  return data && &data->kind() == &kind ? std::move(data) : ActingDataPtr();
+}
+
+bool is_wrapper(const at::Tensor& tensor) { return Wrapper::of(tensor) != nullptr; }
+
+at::Tensor inner_of(const at::Tensor& acting) {
+  const Wrapper* const wrapper = Wrapper::of(acting);
+  if (!wrapper) return alias_of(acting);
+  if (wrapper->is_joined() || !at::GradMode::is_enabled()) return wrapper->inner();
+  at::Tensor inner = wrapper->inner().detach();
+  auto node = c10::make_intrusive<Return>(torch::autograd::impl::gradient_edge(acting), wrapper->data());
+  torch::autograd::create_gradient_edge(inner, std::move(node));
+  return inner;
+}
+
+at::Tensor inner_for_write(const at::Tensor& acting) {
+  torch::autograd::check_inplace(acting, at::GradMode::is_enabled());
+  return inner_of(acting);
+}
+
+void set_inner(const at::Tensor& wrapper, at::Tensor inner, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  Wrapper* const impl = Wrapper::of(wrapper);
+  if (!impl) throw InternalError("only a wrapper gets another inner tensor");
+  // What it was, a leaf or a result of a custom function, is in the inner tensor's history by now.
+  if (auto* const meta = torch::autograd::impl::get_autograd_meta(wrapper)) {
+    if (!impl->is_joined()) meta->grad_fn_.reset();
+  }
+  impl->set(std::move(inner), sizes, strides);
+  impl->join();
+}
+
+}  // namespace tessera::intercept

@@ -1,0 +1,312 @@
+#include <tessera/core/error.h>
+#include <tessera/intercept/acting_tensor.h>
+#include <tessera/intercept/operator_call.h>
+#include <tessera/intercept/watch.h>
+
+#include <ATen/autocast_mode.h>
+#include <torch/torch.h>
+#include <gtest/gtest.h>
+
+#include "support/error_message.h"
+
+namespace tessera::intercept {
+namespace {
+
+using at::Tensor;
+
+/// Computes what a plain tensor would, and counts.
+class BoxKind : public ActingKind {
+ public:
+  explicit BoxKind(int level = 1) : level_(level) {}
+  std::string name() const override { return "box of level " + std::to_string(level_); }
+  int level() const override { return level_; }
+
+  Tensor box(Tensor inner) const {
+    const auto sizes = inner.sizes().vec();
+    const auto strides = inner.strides().vec();
+    return make_acting(std::move(inner), data(), sizes, strides);
+  }
+  ActingDataPtr data() const { return c10::make_intrusive<ActingData>(*this); }
+
+  void call(OperatorCall& call) const override {
+    ++num_calls;
+    names.push_back(call.name());
+    std::vector<std::pair<Tensor, Tensor>> written;  // and the tensor that stands for it
+    call.for_each_tensor([&](std::size_t index, const Tensor& tensor) -> Tensor {
+      if (!acting_data(tensor, *this)) return {};
+      if (!call.writes(index)) return inner_of(tensor);
+      written.emplace_back(tensor, inner_for_write(tensor));
+      return written.back().second;
+    });
+    call.run();
+    for (const auto& [tensor, inner] : written) {
+      if (is_wrapper(tensor)) set_inner(tensor, inner, inner.sizes(), inner.strides());
+    }
+    call.for_each_result([&](std::size_t, const Tensor& result) -> Tensor {
+      for (const auto& [tensor, inner] : written) {
+        if (inner.is_same(result)) return tensor;
+      }
+      return box(result);
+    });
+  }
+  Tensor inner_gradient(const Tensor& gradient, const ActingData&) const override {
+    return acting_data(gradient, *this) ? inner_of(gradient) : gradient;
+  }
+  Tensor outer_gradient(const Tensor& gradient, const ActingDataPtr&) const override { return box(gradient); }
+
+  mutable int num_calls = 0;
+  mutable std::vector<std::string> names;
+
+ private:
+  int level_;
+};
+
+const BoxKind& kind() {
+  static const BoxKind box;
+  return box;
+}
+
+Tensor plain(const Tensor& tensor) { return acting_data(tensor) ? plain(inner_of(tensor).detach()) : tensor; }
+
+Tensor sample(at::IntArrayRef sizes, int seed = 1) {
+  torch::manual_seed(static_cast<std::uint64_t>(seed));
+  return torch::rand(sizes, at::kDouble);
+}
+
+void expect_equal(const Tensor& found, const Tensor& expected) {
+  ASSERT_TRUE(found.defined() && expected.defined());
+  EXPECT_TRUE(at::equal(plain(found), expected)) << plain(found) << expected;
+}
+
+TEST(ActingTensor, IsAskedForEveryOperator) {
+  const Tensor x = sample({2, 3});
+  const Tensor boxed = kind().box(x);
+  EXPECT_EQ(boxed.sizes(), x.sizes());
+  EXPECT_TRUE(boxed.is_contiguous());
+  EXPECT_EQ(boxed.scalar_type(), at::kDouble);
+  const int before = kind().num_calls;
+  const Tensor y = torch::matmul(boxed, x.t()).softmax(-1);
+  EXPECT_EQ(kind().num_calls, before + 2);  // whole, not what they are made of
+  expect_equal(y, torch::matmul(x, x.t()).softmax(-1));
+  expect_equal(torch::cat({x, boxed}, 0), torch::cat({x, x}, 0));
+  expect_equal(boxed.index({torch::tensor({1}), torch::indexing::Slice()}), x.slice(0, 1));
+  expect_equal(x.index({kind().box(torch::tensor({1}))}), x.slice(0, 1));
+  const auto parts = boxed.chunk(3, 1);
+  expect_equal(parts.at(2), x.narrow(1, 2, 1));
+}
+
+TEST(ActingTensor, HasNoBytes) {
+  const Tensor boxed = kind().box(sample({2}));
+  EXPECT_FALSE(boxed.has_storage());
+  EXPECT_THROW((void)boxed.data_ptr(), c10::Error);
+}
+
+TEST(ActingTensor, OthersPayNothing) {
+  const int before = kind().num_calls;
+  sample({3}).add_(1).relu().sum();
+  EXPECT_EQ(kind().num_calls, before);
+}
+
+/// Gradients of an expression with boxed and with plain tensors.
+using Expression = std::function<Tensor(const Tensor& x, const Tensor& weight)>;
+
+void expect_same_gradients(const Expression& expression) {
+  const Tensor x = sample({4, 3}, 1).requires_grad_();
+  const Tensor weight = sample({3, 3}, 2).requires_grad_();
+  expression(x, weight).backward();
+
+  const Tensor other_x = sample({4, 3}, 1).requires_grad_();
+  const Tensor marked = sample({3, 3}, 2).requires_grad_();
+  mark_acting(marked, kind().data());
+  expression(kind().box(other_x), marked).backward();
+  expect_equal(other_x.grad(), x.grad());
+  expect_equal(marked.grad(), weight.grad());
+}
+
+TEST(ActingTensor, PassesGradients) {
+  expect_same_gradients([](const Tensor& x, const Tensor& w) { return torch::matmul(x, w).tanh().sum(); });
+  expect_same_gradients([](const Tensor& x, const Tensor& w) { return (x.matmul(w) + x.matmul(w.t())).pow(2).mean(); });
+  expect_same_gradients([](const Tensor& x, const Tensor& w) { return x.clone().add_(w.sum()).mul_(2).sum(); });
+  expect_same_gradients([](const Tensor& x, const Tensor& w) {
+    const Tensor y = x.matmul(w);
+    y.view({12}).narrow(0, 2, 4).mul_(3);  // through a view
+    return (y * y).sum();
+  });
+}
+
+TEST(ActingTensor, HooksSeeAndChangeItsGradient) {
+  expect_same_gradients([](const Tensor& x, const Tensor& w) {
+    const Tensor y = x.matmul(w);
+    y.register_hook([](const Tensor& gradient) { return gradient * 2; });
+    const unsigned removed = y.register_hook([](const Tensor& gradient) { return gradient * 100; });
+    y.remove_hook(removed);
+    return y.sin().sum();
+  });
+  const Tensor y = kind().box(sample({3}).requires_grad_()) * 2;
+  Tensor seen;
+  y.register_hook([&](const Tensor& gradient) { seen = gradient; });
+  (y * 5).sum().backward();
+  EXPECT_TRUE(is_wrapper(seen));
+  expect_equal(seen, at::full({3}, 5, at::kDouble));
+}
+
+TEST(ActingTensor, KeepsItsGradientWhenAsked) {
+  const Tensor y = kind().box(sample({3}).requires_grad_()) * 2;
+  EXPECT_FALSE(y.retains_grad());
+  y.retain_grad();
+  EXPECT_TRUE(y.retains_grad());
+  const Tensor loss = (y * 5).sum();
+  loss.backward(kind().box(at::ones({}, at::kDouble)), /*retain_graph=*/true);
+  expect_equal(y.grad(), at::full({3}, 5, at::kDouble));
+  loss.backward();
+  expect_equal(y.grad(), at::full({3}, 10, at::kDouble));
+}
+
+TEST(ActingTensor, IsAnInputOfGrad) {
+  const Tensor x = kind().box(sample({3}).requires_grad_());
+  const Tensor y = x * 2;
+  const Tensor unused = x * 3;
+  const auto gradients =
+      torch::autograd::grad({(y * y).sum()}, {y, unused, x}, {}, /*retain_graph=*/true, false, /*allow_unused=*/true);
+  expect_equal(gradients.at(0), 2 * plain(y));
+  EXPECT_FALSE(gradients.at(1).defined());
+  expect_equal(gradients.at(2), 4 * plain(y));
+  EXPECT_THROW(torch::autograd::grad({y.sum()}, {unused}), c10::Error);
+}
+
+TEST(ActingTensor, MayBeMadeALeaf) {
+  const Tensor leaf = kind().box(sample({3})).detach().requires_grad_();
+  EXPECT_TRUE(leaf.is_leaf());
+  (leaf * 4).sum().backward();
+  (leaf * 4).sum().backward();
+  EXPECT_TRUE(is_wrapper(leaf.grad()));
+  expect_equal(leaf.grad(), at::full({3}, 8, at::kDouble));
+  EXPECT_THROW(leaf.mul_(2), c10::Error);
+}
+
+struct Doubled : torch::autograd::Function<Doubled> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x) {
+    context->save_for_backward({x});
+    return x * 2;
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
+                                               torch::autograd::tensor_list gradients) {
+    return {gradients[0] * 2 + context->get_saved_variables()[0] * 0};
+  }
+};
+
+TEST(ActingTensor, PassesCustomFunctions) {
+  expect_same_gradients([](const Tensor& x, const Tensor& w) { return Doubled::apply(x.matmul(w)).exp().sum(); });
+  expect_same_gradients([](const Tensor& x, const Tensor& w) { return Doubled::apply(w).add_(x.sum()).sum(); });
+  expect_same_gradients([](const Tensor& x, const Tensor& w) {
+    const Tensor y = Doubled::apply(x);
+    y.register_hook([](const Tensor& gradient) { return gradient * 3; });
+    return (y.matmul(w) + y.sum()).sum();
+  });
+}
+
+TEST(MarkedTensor, StaysWhatItIs) {
+  const Tensor parameter = sample({2, 2}).requires_grad_();
+  const Tensor& handle = parameter;
+  const void* const bytes = parameter.data_ptr();
+  mark_acting(parameter, kind().data());
+  EXPECT_TRUE(acting_data(handle));
+  EXPECT_FALSE(is_wrapper(parameter));
+  EXPECT_EQ(parameter.data_ptr(), bytes);
+  EXPECT_TRUE(parameter.is_leaf());
+  EXPECT_TRUE(acting_data(parameter.detach()));
+  EXPECT_TRUE(acting_data(parameter.data()));
+  unmark_acting(parameter);
+  EXPECT_FALSE(acting_data(parameter));
+  const int before = kind().num_calls;
+  (void)(parameter * 2);
+  EXPECT_EQ(kind().num_calls, before);
+}
+
+TEST(MarkedTensor, IsWrittenToAsAPlainOne) {
+  const Tensor parameter = at::ones({2, 2}).requires_grad_();
+  mark_acting(parameter, kind().data());
+  EXPECT_THROW(parameter.mul_(2), c10::Error);  // a leaf that requires a gradient
+  const auto version = parameter._version();
+  {
+    const torch::NoGradGuard no_grad;
+    parameter.mul_(3);
+    torch::nn::init::constant_(parameter, 7);
+  }
+  EXPECT_GT(parameter._version(), version);
+  EXPECT_EQ(parameter.const_data_ptr<float>()[3], 7);
+}
+
+TEST(MarkedTensor, KeepsItsMarkWithOtherData) {
+  const Tensor parameter = sample({2, 2}).requires_grad_();
+  mark_acting(parameter, kind().data());
+  parameter.set_data(at::ones({2, 2}));
+  EXPECT_TRUE(acting_data(parameter));
+  EXPECT_EQ(parameter.scalar_type(), at::kFloat);
+  const std::string message = testing::message_of<ConfigError>([&] { parameter.set_data(at::ones({4, 2})); });
+  EXPECT_NE(message.find("box of level 1 of [2, 2]"), std::string::npos) << message;
+}
+
+TEST(MarkedTensor, IsTrainedByAnOptimizer) {
+  const auto train = [](bool marked) {
+    torch::manual_seed(3);
+    torch::nn::Linear layer(3, 2);
+    layer->to(at::kDouble);
+    if (marked) {
+      for (const Tensor& parameter : layer->parameters()) mark_acting(parameter, kind().data());
+    }
+    torch::optim::AdamW optimizer(layer->parameters());
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      layer(sample({4, 3}, step)).pow(2).sum().backward();
+      optimizer.step();
+    }
+    return plain(layer->weight).clone();
+  };
+  EXPECT_TRUE(at::equal(train(true), train(false)));
+}
+
+TEST(ActingKinds, OfTheGreatestLevelAreAskedFirst) {
+  static const BoxKind outer(5);
+  const Tensor x = sample({3});
+  const Tensor inside = kind().box(x);
+  const Tensor both = outer.box(inside);
+  outer.names.clear();
+  kind().names.clear();
+  const Tensor y = both + inside;
+  EXPECT_EQ(outer.names, std::vector<std::string>{"aten::add"});
+  EXPECT_EQ(kind().names, std::vector<std::string>{"aten::add"});
+  EXPECT_TRUE(acting_data(y, outer));
+  EXPECT_TRUE(acting_data(inner_of(y), kind()));
+  expect_equal(y, x + x);
+}
+
+TEST(ActingTensor, LeavesAutocastToTheOperatorsBelow) {
+  const Tensor x = at::ones({2, 2});
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const Tensor y = torch::matmul(kind().box(x), x);
+  const auto plain_dtype = torch::matmul(x, x).scalar_type();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  at::autocast::clear_cache();
+  EXPECT_EQ(y.scalar_type(), plain_dtype);
+  EXPECT_EQ(plain_dtype, at::kBFloat16);
+}
+
+class CountingListener : public Listener {
+ public:
+  void on_use(const Use& use) override { names.emplace_back(use.operator_name()); }
+  std::vector<std::string> names;
+};
+
+TEST(MarkedTensor, IsSeenByWatches) {
+  const Tensor parameter = sample({2, 2}).requires_grad_();
+  const auto listener = std::make_shared<CountingListener>();
+  const Watch watch({parameter}, listener);
+  mark_acting(parameter, kind().data());
+  (void)torch::matmul(kind().box(sample({2, 2})), parameter);
+  // The operator that the program calls, and the one that computes.
+  EXPECT_GE(std::count(listener->names.begin(), listener->names.end(), "aten::matmul"), 2);
+}
+
+}  // namespace
+}  // namespace tessera::intercept
