@@ -7,59 +7,14 @@
 #include <torch/torch.h>
 #include <gtest/gtest.h>
 
+#include "support/box_kind.h"
 #include "support/error_message.h"
 
 namespace tessera::intercept {
 namespace {
 
 using at::Tensor;
-
-/// Computes what a plain tensor would, and counts.
-class BoxKind : public ActingKind {
- public:
-  explicit BoxKind(int level = 1) : level_(level) {}
-  std::string name() const override { return "box of level " + std::to_string(level_); }
-  int level() const override { return level_; }
-
-  Tensor box(Tensor inner) const {
-    const auto sizes = inner.sizes().vec();
-    const auto strides = inner.strides().vec();
-    return make_acting(std::move(inner), data(), sizes, strides);
-  }
-  ActingDataPtr data() const { return c10::make_intrusive<ActingData>(*this); }
-
-  void call(OperatorCall& call) const override {
-    ++num_calls;
-    names.push_back(call.name());
-    std::vector<std::pair<Tensor, Tensor>> written;  // and the tensor that stands for it
-    call.for_each_tensor([&](std::size_t index, const Tensor& tensor) -> Tensor {
-      if (!acting_data(tensor, *this)) return {};
-      if (!call.writes(index)) return inner_of(tensor);
-      written.emplace_back(tensor, inner_for_write(tensor));
-      return written.back().second;
-    });
-    call.run();
-    for (const auto& [tensor, inner] : written) {
-      if (is_wrapper(tensor)) set_inner(tensor, inner, inner.sizes(), inner.strides());
-    }
-    call.for_each_result([&](std::size_t, const Tensor& result) -> Tensor {
-      for (const auto& [tensor, inner] : written) {
-        if (inner.is_same(result)) return tensor;
-      }
-      return box(result);
-    });
-  }
-  Tensor inner_gradient(const Tensor& gradient, const ActingData&) const override {
-    return acting_data(gradient, *this) ? inner_of(gradient) : gradient;
-  }
-  Tensor outer_gradient(const Tensor& gradient, const ActingDataPtr&) const override { return box(gradient); }
-
-  mutable int num_calls = 0;
-  mutable std::vector<std::string> names;
-
- private:
-  int level_;
-};
+using testing::BoxKind;
 
 const BoxKind& kind() {
   static const BoxKind box;
