@@ -1,6 +1,6 @@
 #include <tessera/core/error.h>
 #include <tessera/intercept/acting_tensor.h>
-#include <tessera/intercept/operator_call.h>
+#include <tessera/intercept/read_only.h>
 #include <tessera/intercept/watch.h>
 
 #include <ATen/autocast_mode.h>
@@ -262,6 +262,31 @@ TEST(MarkedTensor, IsSeenByWatches) {
   (void)torch::matmul(kind().box(sample({2, 2})), parameter);
   // The operator that the program calls, and the one that computes.
   EXPECT_GE(std::count(listener->names.begin(), listener->names.end(), "aten::matmul"), 2);
+}
+
+TEST(ReadOnlyTensor, IsReadAsItsCopy) {
+  const Tensor x = sample({2, 3}).requires_grad_();
+  const Tensor guarded = make_read_only(x * 2, "it is a copy");
+  const Tensor y = guarded.t().matmul(x);
+  EXPECT_FALSE(acting_data(y));
+  expect_equal(y.detach(), (x * 2).t().matmul(x).detach());
+  guarded.narrow(1, 0, 1).sum().backward();
+  expect_equal(x.grad(), torch::tensor({{2., 0., 0.}, {2., 0., 0.}}, at::kDouble));
+  const Tensor copied = at::zeros({2, 3}, at::kDouble);
+  copied.copy_(guarded);
+  expect_equal(copied, (x * 2).detach());
+}
+
+TEST(ReadOnlyTensor, RefusesWritesToItAndItsViews) {
+  const Tensor guarded = make_read_only(at::ones({2, 3}), "write to the parameter");
+  EXPECT_EQ(testing::message_of<ConfigError>([&] { guarded.mul_(2); }),
+            "aten::mul_ would write to a copy, and that would be lost: write to the parameter");
+  EXPECT_THROW(guarded.view({6}).narrow(0, 1, 2).zero_(), ConfigError);
+  EXPECT_THROW(guarded.t().copy_(at::ones({3, 2})), ConfigError);
+  EXPECT_THROW(guarded.unbind(0).at(1).add_(1), ConfigError);
+  EXPECT_NO_THROW(guarded.clone().add_(1));
+  EXPECT_NO_THROW(kind().box(guarded).add(1));
+  EXPECT_THROW(kind().box(guarded).add_(1), ConfigError);
 }
 
 }  // namespace
