@@ -129,16 +129,6 @@ TEST(ActingTensor, IsAnInputOfGrad) {
   EXPECT_THROW(torch::autograd::grad({y.sum()}, {unused}), c10::Error);
 }
 
-TEST(ActingTensor, MayBeMadeALeaf) {
-  const Tensor leaf = kind().box(sample({3})).detach().requires_grad_();
-  EXPECT_TRUE(leaf.is_leaf());
-  (leaf * 4).sum().backward();
-  (leaf * 4).sum().backward();
-  EXPECT_TRUE(is_wrapper(leaf.grad()));
-  expect_equal(leaf.grad(), at::full({3}, 8, at::kDouble));
-  EXPECT_THROW(leaf.mul_(2), c10::Error);
-}
-
 struct Doubled : torch::autograd::Function<Doubled> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x) {
     context->save_for_backward({x});
@@ -150,9 +140,44 @@ struct Doubled : torch::autograd::Function<Doubled> {
   }
 };
 
+TEST(ActingTensor, RequiresAGradientWhenItsInnerTensorDoes) {
+  const Tensor x = kind().box(sample({3}));
+  EXPECT_FALSE(x.requires_grad());
+  EXPECT_TRUE(x.is_leaf());
+  const Tensor weight = sample({3}).requires_grad_();
+  x.narrow(0, 0, 2).mul_(weight.narrow(0, 0, 2));  // through a view
+  EXPECT_TRUE(x.requires_grad());
+  EXPECT_FALSE(x.is_leaf());
+  EXPECT_NE(x.grad_fn(), nullptr);
+  x.requires_grad_();  // changes nothing, as for any tensor with a history
+  x.set_requires_grad(true);
+  Doubled::apply(x).sum().backward();
+  EXPECT_TRUE(weight.grad().defined());
+  EXPECT_THROW(x.requires_grad_(false), c10::Error);
+  EXPECT_FALSE(x.detach().requires_grad());
+  x.detach_();
+  EXPECT_FALSE(x.requires_grad());
+  EXPECT_TRUE(x.is_leaf());
+}
+
+TEST(ActingTensor, MayBeMadeALeaf) {
+  const Tensor leaf = kind().box(sample({3})).detach().requires_grad_();
+  EXPECT_TRUE(leaf.is_leaf());
+  (leaf * 4).sum().backward();
+  (leaf * 4).sum().backward();
+  EXPECT_TRUE(is_wrapper(leaf.grad()));
+  expect_equal(leaf.grad(), at::full({3}, 8, at::kDouble));
+  EXPECT_THROW(leaf.mul_(2), c10::Error);
+}
+
 TEST(ActingTensor, PassesCustomFunctions) {
   expect_same_gradients([](const Tensor& x, const Tensor& w) { return Doubled::apply(x.matmul(w)).exp().sum(); });
   expect_same_gradients([](const Tensor& x, const Tensor& w) { return Doubled::apply(w).add_(x.sum()).sum(); });
+  expect_same_gradients([](const Tensor& x, const Tensor& w) {
+    const Tensor y = Doubled::apply(x);
+    y.narrow(0, 1, 2).mul_(w.sum());  // through a view
+    return (y * y).sum();
+  });
   expect_same_gradients([](const Tensor& x, const Tensor& w) {
     const Tensor y = Doubled::apply(x);
     y.register_hook([](const Tensor& gradient) { return gradient * 3; });

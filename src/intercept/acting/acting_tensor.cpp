@@ -9,6 +9,7 @@
 #include <torch/library.h>
 
 #include <cstddef>
+#include <memory>
 #include <utility>
 
 #include "intercept/acting/autograd_front.h"
@@ -112,6 +113,16 @@ at::Tensor alias_of(const at::Tensor& marked) {
   return alias;
 }
 
+/// Says that a wrapper requires a gradient when its inner tensor does. The node that leads there is made when somebody
+/// asks for it: few do, since operators compute with inner tensors.
+struct WrapperMeta : torch::autograd::AutogradMeta {
+  explicit WrapperMeta(const Wrapper& its_wrapper) : wrapper(its_wrapper) {}
+  bool requires_grad() const override {
+    return AutogradMeta::requires_grad() || (wrapper.is_joined() && wrapper.inner().requires_grad());
+  }
+  const Wrapper& wrapper;
+};
+
 }  // namespace
 
 Wrapper::Wrapper(at::Tensor inner, ActingDataPtr data, at::IntArrayRef sizes, at::IntArrayRef strides)
@@ -121,6 +132,7 @@ Wrapper::Wrapper(at::Tensor inner, ActingDataPtr data, at::IntArrayRef sizes, at
       data_(std::move(data)) {
   set_storage_access_should_throw();
   set_sizes(sizes, strides);
+  set_autograd_meta(std::make_unique<WrapperMeta>(*this));
 }
 
 Wrapper* Wrapper::of(const at::TensorBase& tensor) {
@@ -138,14 +150,17 @@ void Wrapper::set(at::Tensor inner, at::IntArrayRef sizes, at::IntArrayRef strid
   const auto new_sizes = sizes.vec();  // they may be this tensor's own
   const auto new_strides = strides.vec();
   inner_ = std::move(inner);
+  entered_.reset();
   set_sizes(new_sizes, new_strides);
+  if (!autograd_meta()) set_autograd_meta(std::make_unique<WrapperMeta>(*this));
   bump_version();
 }
 
 bool Wrapper::is_joined() const {
   const auto* const meta = static_cast<const torch::autograd::AutogradMeta*>(autograd_meta());
-  if (!meta) return true;
-  return meta->grad_fn_ ? meta->grad_fn_ == bridge_ : !meta->requires_grad_;
+  if (!meta) return true;  // LibTorch takes it away from a tensor that begins anew
+  if (meta->grad_fn_) return meta->grad_fn_ == bridge_;
+  return !meta->requires_grad_ || inner_.requires_grad();  // the flag alone makes no leaf of a tensor with a history
 }
 
 void Wrapper::join() {
@@ -155,6 +170,24 @@ void Wrapper::join() {
   bridge_ = c10::make_intrusive<Bridge>(edge, data_);
   at::Tensor self(c10::intrusive_ptr<TensorImpl>::unsafe_reclaim_from_nonowning(this));
   torch::autograd::create_gradient_edge(self, bridge_);
+}
+
+const at::Tensor& Wrapper::entered() {
+  if (entered_.defined()) return entered_;
+  at::Tensor self(c10::intrusive_ptr<TensorImpl>::unsafe_reclaim_from_nonowning(this));
+  auto node = c10::make_intrusive<Return>(torch::autograd::impl::gradient_edge(self), data_);
+  at::Tensor inner = inner_.detach();
+  torch::autograd::create_gradient_edge(inner, std::move(node));
+  if (self.is_leaf()) {
+    entered_ = std::move(inner);
+    return entered_;
+  }
+  // From now on its history is that of the inner tensor, which begins with the custom function.
+  inner_ = std::move(inner);
+  bridge_ = nullptr;
+  static_cast<torch::autograd::AutogradMeta*>(autograd_meta())->grad_fn_.reset();
+  join();
+  return inner_;
 }
 
 c10::intrusive_ptr<c10::TensorImpl> Wrapper::copy(c10::VariableVersion version, bool allow_change) const {
@@ -183,9 +216,7 @@ void Wrapper::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& other
 
 at::Tensor make_acting(at::Tensor inner, ActingDataPtr data, at::IntArrayRef sizes, at::IntArrayRef strides) {
   install();
-  at::Tensor wrapper = at::detail::make_tensor<Wrapper>(std::move(inner), std::move(data), sizes, strides);
-  static_cast<Wrapper*>(wrapper.unsafeGetTensorImpl())->join();
-  return wrapper;
+  return at::detail::make_tensor<Wrapper>(std::move(inner), std::move(data), sizes, strides);
 }
 
 void mark_acting(const at::Tensor& tensor, ActingDataPtr data) {
@@ -225,13 +256,10 @@ ActingDataPtr acting_data(const at::Tensor& tensor, const ActingKind& kind) {
 bool is_wrapper(const at::Tensor& tensor) { return Wrapper::of(tensor) != nullptr; }
 
 at::Tensor inner_of(const at::Tensor& acting) {
-  const Wrapper* const wrapper = Wrapper::of(acting);
+  Wrapper* const wrapper = Wrapper::of(acting);
   if (!wrapper) return alias_of(acting);
   if (wrapper->is_joined() || !at::GradMode::is_enabled()) return wrapper->inner();
-  at::Tensor inner = wrapper->inner().detach();
-  auto node = c10::make_intrusive<Return>(torch::autograd::impl::gradient_edge(acting), wrapper->data());
-  torch::autograd::create_gradient_edge(inner, std::move(node));
-  return inner;
+  return wrapper->entered();
 }
 
 at::Tensor inner_for_write(const at::Tensor& acting) {
@@ -242,12 +270,7 @@ at::Tensor inner_for_write(const at::Tensor& acting) {
 void set_inner(const at::Tensor& wrapper, at::Tensor inner, at::IntArrayRef sizes, at::IntArrayRef strides) {
   Wrapper* const impl = Wrapper::of(wrapper);
   if (!impl) throw InternalError("only a wrapper gets another inner tensor");
-  // What it was, a leaf or a result of a custom function, is in the inner tensor's history by now.
-  if (auto* const meta = torch::autograd::impl::get_autograd_meta(wrapper)) {
-    if (!impl->is_joined()) meta->grad_fn_.reset();
-  }
   impl->set(std::move(inner), sizes, strides);
-  impl->join();
 }
 
 }  // namespace tessera::intercept

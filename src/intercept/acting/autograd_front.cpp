@@ -35,9 +35,13 @@ void AutogradFront::install() {
 }
 
 const c10::intrusive_ptr<torch::autograd::Node>& AutogradFront::grad_fn(const at::TensorBase& self) const {
-  // The inner tensor may have been written to since, through a view of it.
+  // Made now, or made anew: the inner tensor may have been written to since, through a view of it.
   if (Wrapper* const wrapper = joined_wrapper(self)) wrapper->join();
   return behind_->grad_fn(self);
+}
+
+bool AutogradFront::is_leaf(const at::TensorBase& self) const {
+  return !joined_wrapper(self) && behind_->is_leaf(self);
 }
 
 unsigned AutogradFront::_register_hook(const at::TensorBase& self,

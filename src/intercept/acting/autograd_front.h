@@ -21,7 +21,7 @@ class AutogradFront : public at::impl::VariableHooksInterface {
   bool is_view(const at::TensorBase& self) const override { return behind_->is_view(self); }
   const at::TensorBase& base(const at::TensorBase& self) const override { return behind_->base(self); }
   const std::string& name(const at::TensorBase& self) const override { return behind_->name(self); }
-  bool is_leaf(const at::TensorBase& self) const override { return behind_->is_leaf(self); }
+  bool is_leaf(const at::TensorBase& self) const override;
   int64_t output_nr(const at::TensorBase& self) const override { return behind_->output_nr(self); }
   /// A marked tensor stays one. Throws ConfigError for data of another shape.
   void set_data(const at::TensorBase& self, const at::TensorBase& data) const override;

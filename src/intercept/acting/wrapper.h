@@ -29,8 +29,12 @@ class Wrapper : public c10::TensorImpl {
 
   /// Whether gradients of this tensor are those of `inner`: it is no leaf of its own, and no custom function made it.
   bool is_joined() const;
-  /// Gives it the node that leads to `inner`, if that requires a gradient. Requires: is_joined().
+  /// Gives it the node that leads to `inner`, if that requires a gradient and there is none yet. Requires: is_joined().
   void join();
+
+  /// The inner tensor of a leaf, or of a result of a custom function, with a history that leads back to this one. The
+  /// same each time, so that a write through a view of it is in the history of all uses. Requires: not is_joined().
+  const at::Tensor& entered();
 
   bool retains_grad = false;  ///< by a hook on `inner`
 
@@ -48,6 +52,7 @@ class Wrapper : public c10::TensorImpl {
   void set_sizes(at::IntArrayRef sizes, at::IntArrayRef strides);
 
   at::Tensor inner_;
+  at::Tensor entered_;  // of a leaf
   ActingDataPtr data_;
   c10::intrusive_ptr<torch::autograd::Node> bridge_;  // that join() gave it
 };
