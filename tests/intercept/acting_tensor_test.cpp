@@ -4,8 +4,11 @@
 #include <tessera/intercept/watch.h>
 
 #include <ATen/autocast_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/torch.h>
 #include <gtest/gtest.h>
+
+#include <thread>
 
 #include "support/box_kind.h"
 #include "support/error_message.h"
@@ -183,6 +186,61 @@ TEST(ActingTensor, PassesCustomFunctions) {
     y.register_hook([](const Tensor& gradient) { return gradient * 3; });
     return (y.matmul(w) + y.sum()).sum();
   });
+}
+
+TEST(ActingTensor, IsAnInputOfBackward) {
+  const Tensor x = sample({3}).requires_grad_();
+  const Tensor y = kind().box(x) * 2;
+  torch::autograd::backward({(y * y).sum()}, {}, /*retain_graph=*/false, /*create_graph=*/false, {y});
+  expect_equal(y.grad(), 2 * plain(y));
+  EXPECT_FALSE(x.grad().defined());
+}
+
+TEST(ActingTensor, HasGradientsOfGradients) {
+  const auto penalty = [](bool boxed) {
+    const Tensor x = sample({3}).requires_grad_();
+    const Tensor y = (boxed ? kind().box(x) : x) * 2;
+    const Tensor gradient = torch::autograd::grad({y.pow(3).sum()}, {y}, {}, true, /*create_graph=*/true).front();
+    (gradient * gradient).sum().backward();
+    return x.grad();
+  };
+  expect_equal(penalty(true), penalty(false));
+}
+
+TEST(ActingTensor, BeginsAPassWithAGradientOfEitherForm) {
+  const auto gradient_of = [](const Tensor& weights) {
+    const Tensor x = sample({3}).requires_grad_();
+    (kind().box(x) * 3).backward(weights);
+    return x.grad();
+  };
+  const Tensor weights = sample({3}, 7);
+  expect_equal(gradient_of(weights), weights * 3);
+  expect_equal(gradient_of(kind().box(weights)), weights * 3);
+}
+
+TEST(ActingTensor, EvaluatesInInferenceMode) {
+  const Tensor parameter = sample({3}).requires_grad_();
+  mark_acting(parameter, kind().data());
+  const c10::InferenceMode guard;
+  const Tensor y = kind().box(sample({3}, 2)) * parameter;
+  y.add_(1).narrow(0, 0, 1).zero_();
+  EXPECT_FALSE(y.requires_grad());
+  Tensor expected = sample({3}, 2) * sample({3}) + 1;
+  expected[0] = 0;
+  expect_equal(y, expected);
+}
+
+TEST(ActingTensor, MayBeUsedByOtherThreads) {
+  const Tensor weight = sample({3}).requires_grad_();
+  mark_acting(weight, kind().data());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int step = 0; step < 50; ++step) (kind().box(sample({3}, step)) * weight).sum().backward();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(weight.grad().defined());
 }
 
 TEST(MarkedTensor, StaysWhatItIs) {
