@@ -171,6 +171,7 @@ TEST(ActingTensor, MayBeMadeALeaf) {
   EXPECT_TRUE(is_wrapper(leaf.grad()));
   expect_equal(leaf.grad(), at::full({3}, 8, at::kDouble));
   EXPECT_THROW(leaf.mul_(2), c10::Error);
+  EXPECT_THROW(leaf.narrow(0, 0, 1).mul_(2), c10::Error);  // a view of it
 }
 
 TEST(ActingTensor, PassesCustomFunctions) {

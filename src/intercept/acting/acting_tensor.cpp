@@ -139,6 +139,13 @@ Wrapper* Wrapper::of(const at::TensorBase& tensor) {
   return acts(tensor) ? dynamic_cast<Wrapper*>(tensor.unsafeGetTensorImpl()) : nullptr;
 }
 
+void Wrapper::release_resources() {
+  // A hook of the inner tensor may refer to this one, though weakly: without this neither would be freed.
+  inner_.reset();
+  bridge_.reset();
+  TensorImpl::release_resources();
+}
+
 void Wrapper::set_sizes(at::IntArrayRef sizes, at::IntArrayRef strides) {
   sizes_and_strides_.set_sizes(sizes);
   sizes_and_strides_.set_strides(strides);
@@ -172,15 +179,15 @@ void Wrapper::join() {
   torch::autograd::create_gradient_edge(self, bridge_);
 }
 
-const at::Tensor& Wrapper::entered() {
-  if (entered_.defined()) return entered_;
+at::Tensor Wrapper::entered() {
+  if (auto alive = entered_.lock()) return at::Tensor(std::move(alive));
   at::Tensor self(c10::intrusive_ptr<TensorImpl>::unsafe_reclaim_from_nonowning(this));
-  auto node = c10::make_intrusive<Return>(torch::autograd::impl::gradient_edge(self), data_);
+  auto node = c10::make_intrusive<Return>(torch::autograd::impl::gradient_edge(self), data_, self.is_leaf());
   at::Tensor inner = inner_.detach();
   torch::autograd::create_gradient_edge(inner, std::move(node));
   if (self.is_leaf()) {
-    entered_ = std::move(inner);
-    return entered_;
+    entered_ = inner.getIntrusivePtr();
+    return inner;
   }
   // From now on its history is that of the inner tensor, which begins with the custom function.
   inner_ = std::move(inner);
@@ -264,7 +271,14 @@ at::Tensor inner_of(const at::Tensor& acting) {
 
 at::Tensor inner_for_write(const at::Tensor& acting) {
   torch::autograd::check_inplace(acting, at::GradMode::is_enabled());
-  return inner_of(acting);
+  at::Tensor inner = inner_of(acting);
+  if (at::GradMode::is_enabled() && inner.is_view()) {
+    const auto& node = inner._base().grad_fn();
+    const auto* const entry = dynamic_cast<const Return*>(node.get());
+    TORCH_CHECK(!entry || !entry->leads_to_leaf(),
+                "a view of a leaf Variable that requires grad is being used in an in-place operation.");
+  }
+  return inner;
 }
 
 void set_inner(const at::Tensor& wrapper, at::Tensor inner, at::IntArrayRef sizes, at::IntArrayRef strides) {

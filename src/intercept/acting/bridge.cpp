@@ -14,8 +14,8 @@ variable_list Bridge::apply(variable_list&& gradients) {
   return {data_->kind().inner_gradient(gradients.front(), *data_)};
 }
 
-Return::Return(torch::autograd::Edge outer, ActingDataPtr data)
-    : Node(torch::autograd::edge_list{std::move(outer)}), data_(std::move(data)) {}
+Return::Return(torch::autograd::Edge outer, ActingDataPtr data, bool leads_to_leaf)
+    : Node(torch::autograd::edge_list{std::move(outer)}), data_(std::move(data)), leads_to_leaf_(leads_to_leaf) {}
 
 variable_list Return::apply(variable_list&& gradients) {
   if (!gradients.front().defined()) return std::move(gradients);

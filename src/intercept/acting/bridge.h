@@ -31,12 +31,14 @@ class Bridge : public torch::autograd::Node {
 
 class Return : public torch::autograd::Node {
  public:
-  Return(torch::autograd::Edge outer, ActingDataPtr data);
+  Return(torch::autograd::Edge outer, ActingDataPtr data, bool leads_to_leaf);
+  bool leads_to_leaf() const { return leads_to_leaf_; }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
   std::string name() const override { return "tessera::Return"; }
 
  private:
   ActingDataPtr data_;
+  bool leads_to_leaf_;
 };
 
 /// Leads to a marked tensor from the alias that operators compute with.

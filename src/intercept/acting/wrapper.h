@@ -4,6 +4,7 @@
 
 #include <c10/core/DispatchKey.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/core/UndefinedTensorImpl.h>
 #include <torch/csrc/autograd/function.h>
 
 namespace tessera::intercept {
@@ -32,9 +33,11 @@ class Wrapper : public c10::TensorImpl {
   /// Gives it the node that leads to `inner`, if that requires a gradient and there is none yet. Requires: is_joined().
   void join();
 
-  /// The inner tensor of a leaf, or of a result of a custom function, with a history that leads back to this one. The
-  /// same each time, so that a write through a view of it is in the history of all uses. Requires: not is_joined().
-  const at::Tensor& entered();
+  /// The inner tensor of a leaf, or of a result of a custom function, with a history that leads back to this one. Of the
+  /// latter the same each time, so that a write through a view is in the history of all uses. Requires: not is_joined().
+  at::Tensor entered();
+
+  void release_resources() override;
 
   bool retains_grad = false;  ///< by a hook on `inner`
 
@@ -52,7 +55,9 @@ class Wrapper : public c10::TensorImpl {
   void set_sizes(at::IntArrayRef sizes, at::IntArrayRef strides);
 
   at::Tensor inner_;
-  at::Tensor entered_;  // of a leaf
+  // Of a leaf. Weak: its history refers to this tensor.
+  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> entered_{
+      c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
   ActingDataPtr data_;
   c10::intrusive_ptr<torch::autograd::Node> bridge_;  // that join() gave it
 };
