@@ -28,6 +28,7 @@ EngineFront& EngineFront::of_process() {
 }
 
 void EngineFront::install() {
+  if (&torch::autograd::Engine::get_default_engine() == &of_process()) return;  // as a rule, and without the lock
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   torch::autograd::Engine& current = torch::autograd::Engine::get_default_engine();
