@@ -190,8 +190,8 @@ std::string strike(const Scenario& scenario, Fault fault, int call, std::uint32_
     for (const std::int64_t step : scenario.always) {
       if (!steps.contains(step)) return when + "step " + std::to_string(step) + " is lost " + state;
     }
-    const std::string fault = seed == kReadBackSeed && call % 4 == 0 ? read_back(disk) : "";
-    return fault.empty() ? "" : when + fault;
+    const std::string unreadable = seed == kReadBackSeed && call % 4 == 0 ? read_back(disk) : "";
+    return unreadable.empty() ? "" : when + unreadable;
   };
   disk.arm(Fault::kNone, 0);
   if (fault != Fault::kPowerCut) {

@@ -52,7 +52,9 @@ TEST(Leftovers, AreNoneOfTwoHundredWorlds) {
   for (int i = 0; i < 200; ++i) train_once();
   EXPECT_LE(count.live_bytes() - tensors_before, 0) << "bytes of tensors";
   // A sanitizer keeps what was freed.
-  if (kSanitizerSlowdown == 1) EXPECT_LE(resident_bytes() - before, kMiB);
+  if (kSanitizerSlowdown == 1) {
+    EXPECT_LE(resident_bytes() - before, kMiB);
+  }
 }
 
 TEST(Leftovers, AreNoneOfAModelOnThisThread) {
@@ -83,7 +85,9 @@ TEST(Leftovers, AreNoneOfGroups) {
     world.comm().barrier();
     for (int i = 0; i < 200; ++i) use();
     world.comm().barrier();
-    if (kSanitizerSlowdown == 1) EXPECT_LE(resident_bytes() - before, kMiB);
+    if (kSanitizerSlowdown == 1) {
+      EXPECT_LE(resident_bytes() - before, kMiB);
+    }
   });
 }
 

@@ -6,8 +6,8 @@ namespace tessera::intercept {
 
 /// Note [A front for autograd's methods]
 /// `register_hook`, `retain_grad`, `grad_fn` and other methods of a tensor are not operators: LibTorch calls a table of
-/// functions that autograd has installed. Ours is a front to it: it answers for tensors that act, and forwards the rest.
-/// The front belongs to the process, like the table.
+/// functions that autograd has installed. Ours is a front to it: it answers for tensors that act, and forwards the
+/// rest. It belongs to the process, like the table.
 class AutogradFront : public at::impl::VariableHooksInterface {
  public:
   static void install();

@@ -14,10 +14,11 @@ namespace tessera::intercept {
 /// asks of a wrapper must reach its inner tensor all the same:
 /// - Where a wrapper is the beginning of a pass, or an input of a custom function, its gradient passes a `Bridge` to
 ///   the inner tensor.
-/// - Where it was made a leaf, or is the result of a custom function, the gradient of the inner tensor passes a `Return`
-///   to the wrapper.
+/// - Where it was made a leaf, or is the result of a custom function, the gradient of the inner tensor passes a
+///   `Return` to the wrapper.
 /// - Hooks and retain_grad() of a wrapper go to the inner tensor: AutogradFront.
-/// - As an input of torch::autograd::grad() it is exchanged for the inner tensor, and the result is wrapped: OutputEdges.
+/// - As an input of torch::autograd::grad() it is exchanged for the inner tensor, and the result is wrapped:
+///   OutputEdges.
 class Bridge : public torch::autograd::Node {
  public:
   Bridge(torch::autograd::Edge inner, ActingDataPtr data);

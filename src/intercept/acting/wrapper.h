@@ -33,8 +33,9 @@ class Wrapper : public c10::TensorImpl {
   /// Gives it the node that leads to `inner`, if that requires a gradient and there is none yet. Requires: is_joined().
   void join();
 
-  /// The inner tensor of a leaf, or of a result of a custom function, with a history that leads back to this one. Of the
-  /// latter the same each time, so that a write through a view is in the history of all uses. Requires: not is_joined().
+  /// The inner tensor of a leaf, or of a result of a custom function, with a history that leads back to this one. Of
+  /// the latter the same each time, so that a write through a view is in the history of all uses. Requires: not
+  /// is_joined().
   at::Tensor entered();
 
   void release_resources() override;
