@@ -44,7 +44,9 @@
 #include <tessera/recompute/recomputable.h>
 #include <tessera/recompute/recompute.h>
 #include <tessera/recompute/recompute_sequential.h>
+#include <tessera/shard/distributed_tensor.h>
 #include <tessera/shard/parallel_model.h>
+#include <tessera/shard/placement.h>
 #include <tessera/tokens/pack.h>
 #include <tessera/tokens/token_file.h>
 #include <tessera/tokens/token_writer.h>
