@@ -9,6 +9,7 @@
 #include <tessera/observe/observe_options.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/optim/schedule.h>
+#include <tessera/tensor_parallel/tensor_parallel.h>
 #include <tessera/tokens/pack.h>
 #include <tessera/train/loader.h>
 #include <tessera/train/parallelize.h>
@@ -89,6 +90,11 @@ void add_reference(CLI::App& app) {
         "which modules become units, `FsdpOptions::auto_wrap`, and types of single units, "
         "`FsdpOptions::unit_precision`.",
         FsdpOptions::fields());
+  });
+  command.add_subcommand("tensor_parallel", "TensorParallelOptions")->callback([] {
+    print("Options of tensor parallelism",
+          "`tessera::TensorParallelOptions`, for `tessera::tensor_parallel()`. In a TOML file these are the keys.",
+          TensorParallelOptions::fields());
   });
   command.add_subcommand("synchroniser", "SynchroniserOptions")->callback([] {
     print("Options of training out of step",

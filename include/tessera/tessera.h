@@ -47,6 +47,8 @@
 #include <tessera/shard/distributed_tensor.h>
 #include <tessera/shard/parallel_model.h>
 #include <tessera/shard/placement.h>
+#include <tessera/tensor_parallel/tensor_parallel.h>
+#include <tessera/tensor_parallel/tensor_plan.h>
 #include <tessera/tokens/pack.h>
 #include <tessera/tokens/token_file.h>
 #include <tessera/tokens/token_writer.h>

@@ -29,6 +29,7 @@ std::vector<std::string> lines_of(const torch::nn::Module& model, const Communic
   try {
     resolve(options, comm);
     trained_parameters_of(model);
+    refuse_cut_models(model);
     refuse_devices(model);
     refuse_renormalising_modules(model);
     if (options.reproducible()) refuse_irreproducible_modules(model);
@@ -75,6 +76,7 @@ DdpState::DdpState(std::shared_ptr<torch::nn::Module> model, const Communicator&
       parameters_(trained_parameters_of(*model_)),
       all_parameters_(parameters_of(*model_)),
       may_lack_(settings.find_unused_parameters || settings.static_graph || settings.delay_all_reduce) {
+  refuse_cut_models(*model_);
   refuse_devices(*model_);
   refuse_renormalising_modules(*model_);
   if (settings_.reproducible) refuse_irreproducible_modules(*model_);

@@ -216,6 +216,7 @@ std::string fault_of_memory(const Parameters& parameters) {
 
 std::string fault_of(const torch::nn::Module& model, const ModelPlan& plan) {
   try {
+    refuse_cut_models(model);
     refuse_devices(model);
     refuse_sparse_gradients(model);
     refuse_renormalising_modules(model);

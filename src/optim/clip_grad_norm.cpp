@@ -1,4 +1,5 @@
 #include <tessera/core/error.h>
+#include <tessera/intercept/acting_tensor.h>
 #include <tessera/optim/clip_grad_norm.h>
 #include <tessera/shard/exact_sum.h>
 #include <tessera/shard/global_slice.h>
@@ -70,7 +71,7 @@ double optim::clip_together(const std::vector<ParallelModel>& models, double max
     for (const TrainedTensor& trained : model.trained()) {
       if (!trained.tensor.grad().defined()) continue;
       gradients.push_back(trained.tensor.grad());
-      if (counts_here(trained, axes)) of_model.add_squares(gradients.back());
+      if (counts_here(trained, axes)) of_model.add_squares(intercept::held_part(gradients.back()));
     }
     for (const ModelAxis& axis : axes) {
       if (axis.divides) of_model.all_reduce(axis.comm);

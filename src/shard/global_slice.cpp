@@ -1,4 +1,5 @@
 #include <tessera/core/error.h>
+#include <tessera/intercept/acting_tensor.h>
 #include <tessera/shard/global_slice.h>
 #include <tessera/shard/named_tensors.h>
 
@@ -56,7 +57,7 @@ class Marks {
 };
 
 bool is_shape_of(const Slice& slice, const at::Tensor& tensor) {
-  return slice.takes_all_selected() && slice.selected_shape() == tensor.sizes().vec();
+  return slice.takes_all_selected() && slice.selected_shape() == intercept::held_sizes(tensor).vec();
 }
 
 [[noreturn]] void refuse(const at::Tensor& tensor, const Slice& slice) {

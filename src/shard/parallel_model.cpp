@@ -1,4 +1,5 @@
 #include <tessera/core/error.h>
+#include <tessera/intercept/acting_tensor.h>
 #include <tessera/shard/global_slice.h>
 #include <tessera/shard/model_state.h>
 #include <tessera/shard/named_tensors.h>
@@ -50,7 +51,10 @@ std::vector<TrainedTensor> whole_parameters(const torch::nn::Module& model, std:
   for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
     const at::Tensor& tensor = parameters.tensors[i];
     const std::string& name = parameters.names[i];
-    found.push_back({name, tensor, {{name, global_slice(tensor), {0, tensor.numel()}}}, all_axes});
+    found.push_back({name,
+                     tensor,
+                     {{name, global_slice(tensor), {0, c10::multiply_integers(intercept::held_sizes(tensor))}}},
+                     all_axes});
   }
   return found;
 }
@@ -68,8 +72,8 @@ std::vector<StateSlice> whole_state(const torch::nn::Module& model) {
 }
 
 StateSlice whole_state(const std::string& name, const at::Tensor& tensor, bool is_buffer) {
-  const at::Tensor values = tensor.is_contiguous() ? tensor.detach().view({-1}) : tensor.detach();
-  return {{name, global_slice(tensor), values}, is_buffer};
+  const at::Tensor held = intercept::held_part(tensor);
+  return {{name, global_slice(tensor), held.is_contiguous() ? held.view({-1}) : held}, is_buffer};
 }
 
 void require_uncut(const torch::nn::Module& model, const std::string& what) {

@@ -1,5 +1,6 @@
 #include <tessera/comm/communicator.h>
 #include <tessera/core/error.h>
+#include <tessera/intercept/acting_tensor.h>
 #include <tessera/shard/exact_sum.h>
 #include <tessera/shard/gradient_tree.h>
 #include <tessera/shard/named_tensors.h>
@@ -49,6 +50,16 @@ void refuse_sparse_gradients(const torch::nn::Module& model) {
     throw ConfigError("the embedding \"" + name +
                       "\" makes sparse gradients, and shards have dense ones: build it with sparse(false)");
   });
+}
+
+void refuse_cut_models(const torch::nn::Module& model) {
+  const NamedTensors state = state_of(model);
+  for (std::size_t i = 0; i < state.tensors.size(); ++i) {
+    if (state.tensors[i].has_storage() || !intercept::acting_data(state.tensors[i])) continue;
+    throw ConfigError(state.names[i] +
+                      " is cut by tensor parallelism, which cannot be combined with copies or shards of "
+                      "the model yet: use one of them");
+  }
 }
 
 void refuse_devices(const torch::nn::Module& model) {

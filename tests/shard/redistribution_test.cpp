@@ -57,7 +57,7 @@ TEST(Placement, OfRequirementB) {
   EXPECT_EQ(TensorPartition::of(10, 1, 4, 3), (TensorPartition{1, 9, 10, 4, 3}));
   EXPECT_EQ(TensorPartition::of(2, 0, 4, 3).size(), 0);
   testing::expect_parts(testing::message_of<ConfigError>([] { TensorPartition::of(2, 0, 4, 4); }),
-                        {"no rank 4 of 4 partitions"});
+                        {"there is no rank 4 of 4 partitions"});
 }
 
 TEST(Placement, SaysWhatDoesNotFit) {

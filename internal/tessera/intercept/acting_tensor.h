@@ -18,7 +18,8 @@ using ActingDataPtr = c10::intrusive_ptr<ActingData>;
 ///
 /// There are two forms. A wrapper (`make_acting`) stands for another tensor: it has sizes of its own and no bytes. A
 /// marked tensor (`mark_acting`) is a parameter that stays what it is, with its bytes, its place in autograd and all
-/// handles to it. Which dispatch key this takes, and what it means for the rest of LibTorch: docs/decisions/0018.
+/// handles to it. It may hold only a part (`mark_part`): it then has the sizes of the whole, and a tensor of its own
+/// for the bytes. Which dispatch key this takes, and what it means for the rest of LibTorch: docs/decisions/0018.
 ///
 /// A kind of tensors that act. Lives as long as the process.
 class ActingKind {
@@ -53,8 +54,19 @@ at::Tensor make_acting(at::Tensor inner, ActingDataPtr data, at::IntArrayRef siz
 /// Makes this very tensor act. Every handle to it sees that; so do its `detach()` and copies of its metadata.
 /// Requires: it does not act yet.
 void mark_acting(const at::Tensor& tensor, ActingDataPtr data);
-/// A marked tensor is an ordinary one again.
+/// The same for a tensor that is to hold a part only: `part` has its bytes from now on, and these are its sizes and
+/// strides. Reading its memory throws. Its gradients are marked in the same way.
+void mark_part(const at::Tensor& tensor, at::Tensor part, ActingDataPtr data, at::IntArrayRef sizes,
+               at::IntArrayRef strides);
+/// A new tensor that is marked so.
+at::Tensor make_part(at::Tensor part, ActingDataPtr data, at::IntArrayRef sizes, at::IntArrayRef strides);
+/// A marked tensor is an ordinary one again. Requires: it holds all of itself.
 void unmark_acting(const at::Tensor& tensor);
+/// The tensor with the bytes: what a wrapper holds, the part of a tensor that was marked so, any other tensor itself.
+/// Without a history.
+at::Tensor held_part(const at::Tensor& tensor);
+/// Its sizes. Valid as long as the tensor is what it is.
+at::IntArrayRef held_sizes(const at::Tensor& tensor);
 
 /// Null for a tensor that does not act.
 ActingDataPtr acting_data(const at::Tensor& tensor);

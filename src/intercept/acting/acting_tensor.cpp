@@ -22,12 +22,13 @@ namespace {
 
 /// Of a marked tensor. Shallow copies share it, so what `detach()` returns is marked too.
 struct ActingMark : c10::BackendMeta {
-  ActingMark(ActingDataPtr its_data, c10::intrusive_ptr<c10::BackendMeta> meta_before)
-      : data(std::move(its_data)), before(std::move(meta_before)) {}
+  ActingMark(ActingDataPtr its_data, at::Tensor its_part, c10::intrusive_ptr<c10::BackendMeta> meta_before)
+      : data(std::move(its_data)), part(std::move(its_part)), before(std::move(meta_before)) {}
   c10::intrusive_ptr<c10::BackendMeta> clone(const c10::intrusive_ptr<c10::BackendMeta>& mark) const override {
     return mark;
   }
   ActingDataPtr data;
+  at::Tensor part;                              // with the bytes; undefined: the marked tensor has them
   c10::intrusive_ptr<c10::BackendMeta> before;  // a tensor has one slot for them
 };
 
@@ -35,10 +36,18 @@ ActingMark* mark_of(const c10::TensorImpl& impl) {
   return dynamic_cast<ActingMark*>(const_cast<c10::TensorImpl&>(impl).get_backend_meta());
 }
 
-/// A derived class may name the protected member.
-struct KeySet : c10::TensorImpl {
-  static auto member() { return &KeySet::key_set_; }
+/// A derived class may name protected members.
+struct Members : c10::TensorImpl {
+  static auto keys_member() { return &Members::key_set_; }
+  static auto storage_member() { return &Members::storage_; }
+  static auto refuse_access_member() { return &Members::set_storage_access_should_throw; }
 };
+
+void set_mark(c10::TensorImpl& impl, ActingDataPtr data, at::Tensor part) {
+  auto before = impl.get_backend_meta_intrusive_ptr();
+  impl.set_backend_meta(c10::make_intrusive<ActingMark>(std::move(data), std::move(part), std::move(before)));
+  (impl.*Members::keys_member()) = impl.key_set().add(kActingKey);
+}
 
 const ActingKind* outermost_kind(OperatorCall& call) {
   const ActingKind* outermost = nullptr;
@@ -100,14 +109,16 @@ void install() {
 
 /// An ordinary tensor with the same bytes and version counter.
 at::Tensor alias_of(const at::Tensor& marked) {
-  at::Tensor alias = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(marked.storage()),
+  const ActingMark& mark = *mark_of(*marked.unsafeGetTensorImpl());
+  const at::Tensor& bytes = mark.part.defined() ? mark.part : marked;
+  at::Tensor alias = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(bytes.storage()),
                                                               marked.key_set().remove(kActingKey), marked.dtype());
   c10::TensorImpl* const impl = alias.unsafeGetTensorImpl();
-  impl->set_storage_offset(marked.storage_offset());
-  impl->set_sizes_and_strides(marked.sizes(), marked.strides());
+  impl->set_storage_offset(bytes.storage_offset());
+  impl->set_sizes_and_strides(bytes.sizes(), bytes.strides());
   impl->set_version_counter(marked.unsafeGetTensorImpl()->version_counter());
   if (marked.requires_grad() && at::GradMode::is_enabled()) {
-    auto node = c10::make_intrusive<ToMarked>(torch::autograd::impl::gradient_edge(marked));
+    auto node = c10::make_intrusive<ToMarked>(marked, mark.part.defined() ? mark.data : ActingDataPtr());
     torch::autograd::create_gradient_edge(alias, std::move(node));
   }
   return alias;
@@ -228,23 +239,49 @@ at::Tensor make_acting(at::Tensor inner, ActingDataPtr data, at::IntArrayRef siz
 
 void mark_acting(const at::Tensor& tensor, ActingDataPtr data) {
   install();
-  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
   if (acts(tensor)) throw InternalError("a tensor that acts already is to be marked");
-  auto before = c10::intrusive_ptr<c10::BackendMeta>();
-  if (auto* const meta = impl->get_backend_meta()) {
-    before = c10::intrusive_ptr<c10::BackendMeta>::unsafe_reclaim_from_nonowning(meta);
-  }
-  impl->set_backend_meta(c10::make_intrusive<ActingMark>(std::move(data), std::move(before)));
-  (impl->*KeySet::member()) = impl->key_set().add(kActingKey);
+  set_mark(*tensor.unsafeGetTensorImpl(), std::move(data), {});
+}
+
+void mark_part(const at::Tensor& tensor, at::Tensor part, ActingDataPtr data, at::IntArrayRef sizes,
+               at::IntArrayRef strides) {
+  install();
+  if (acts(tensor)) throw InternalError("a tensor that acts already is to be marked as a part");
+  c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  impl.set_sizes_and_strides(sizes, strides, 0);
+  (impl.*Members::storage_member()) = c10::Storage();
+  (impl.*Members::refuse_access_member())();
+  set_mark(impl, std::move(data), part.requires_grad() ? part.detach() : std::move(part));
+}
+
+at::Tensor make_part(at::Tensor part, ActingDataPtr data, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  at::Tensor marked = at::detail::make_tensor<c10::TensorImpl>(
+      c10::DispatchKeySet(part.key_set()).remove(c10::DispatchKey::Conjugate).remove(c10::DispatchKey::Negative),
+      part.dtype(), part.device());
+  mark_part(marked, std::move(part), std::move(data), sizes, strides);
+  return marked;
+}
+
+at::Tensor held_part(const at::Tensor& tensor) {
+  if (const Wrapper* const wrapper = Wrapper::of(tensor)) return wrapper->inner().detach();
+  const ActingMark* const mark = acts(tensor) ? mark_of(*tensor.unsafeGetTensorImpl()) : nullptr;
+  return mark && mark->part.defined() ? mark->part : tensor.detach();
+}
+
+at::IntArrayRef held_sizes(const at::Tensor& tensor) {
+  if (const Wrapper* const wrapper = Wrapper::of(tensor)) return wrapper->inner().sizes();
+  const ActingMark* const mark = acts(tensor) ? mark_of(*tensor.unsafeGetTensorImpl()) : nullptr;
+  return mark && mark->part.defined() ? mark->part.sizes() : tensor.sizes();
 }
 
 void unmark_acting(const at::Tensor& tensor) {
   c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
   ActingMark* const mark = acts(tensor) ? mark_of(*impl) : nullptr;
   if (!mark) return;
+  if (mark->part.defined()) throw InternalError("a tensor that holds a part is to be an ordinary one");
   auto before = mark->before;  // setting it drops the mark
   impl->set_backend_meta(std::move(before));
-  (impl->*KeySet::member()) = impl->key_set().remove(kActingKey);
+  (impl->*Members::keys_member()) = impl->key_set().remove(kActingKey);
 }
 
 ActingDataPtr acting_data(const at::Tensor& tensor) {

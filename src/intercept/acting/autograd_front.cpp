@@ -65,10 +65,14 @@ void AutogradFront::remove_hook(const at::TensorBase& self, unsigned position) c
 void AutogradFront::set_data(const at::TensorBase& self, const at::TensorBase& data) const {
   const ActingDataPtr mark = acts(self) && !Wrapper::of(self) ? acting_data(at::Tensor(self)) : nullptr;
   if (!mark || acts(data)) return behind_->set_data(self, data);
+  if (self.sizes() == data.sizes() && !self.has_storage()) {
+    const at::NoGradGuard no_grad;
+    at::Tensor part = mark->kind().inner_gradient(at::Tensor(data).detach(), *mark).clone();
+    return behind_->set_data(self, make_part(std::move(part), mark, self.sizes(), self.strides()));
+  }
   if (self.sizes() != data.sizes()) {
     std::ostringstream text;
-    text << "a " << mark->kind().name() << " of " << self.sizes() << " on this rank is to get data of " << data.sizes()
-         << ": give it the data of this rank alone, or load it through a checkpoint";
+    text << "a " << mark->kind().name() << " of " << self.sizes() << " is to get data of " << data.sizes();
     throw ConfigError(text.str());
   }
   behind_->set_data(self, data);

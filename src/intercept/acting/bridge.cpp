@@ -1,5 +1,8 @@
 #include "intercept/acting/bridge.h"
 
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/variable.h>
+
 #include <utility>
 
 namespace tessera::intercept {
@@ -22,9 +25,25 @@ variable_list Return::apply(variable_list&& gradients) {
   return {data_->kind().outer_gradient(gradients.front(), data_)};
 }
 
-ToMarked::ToMarked(torch::autograd::Edge marked) : Node(torch::autograd::edge_list{std::move(marked)}) {}
+ToMarked::ToMarked(const at::Tensor& marked, ActingDataPtr data)
+    : Node(torch::autograd::edge_list{torch::autograd::impl::gradient_edge(marked)}), data_(std::move(data)) {
+  if (!data_) return;
+  sizes_ = marked.sizes().vec();
+  strides_ = marked.strides().vec();
+  part_strides_ = held_part(marked).strides().vec();
+}
 
-variable_list ToMarked::apply(variable_list&& gradients) { return std::move(gradients); }
+variable_list ToMarked::apply(variable_list&& gradients) {
+  const at::Tensor& gradient = gradients.front();
+  if (!data_ || !gradient.defined()) return std::move(gradients);
+  // One that has a history of its own must lead there.
+  if (gradient.requires_grad()) return {data_->kind().outer_gradient(gradient, data_)};
+  // As autograd does for parameters: a gradient lies in memory as its parameter does.
+  const bool lies_so = gradient.strides() == part_strides_;
+  at::Tensor part = lies_so ? gradient : at::empty_strided(gradient.sizes(), part_strides_, gradient.options());
+  if (!lies_so) part.copy_(gradient);
+  return {make_part(std::move(part), data_, sizes_, strides_)};
+}
 
 OutputEdges::OutputEdges(const torch::autograd::edge_list& outputs) : given_(outputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {

@@ -42,12 +42,20 @@ class Return : public torch::autograd::Node {
   bool leads_to_leaf_;
 };
 
-/// Leads to a marked tensor from the alias that operators compute with.
+/// Leads to a marked tensor from the alias that operators compute with. If the tensor holds a part, its gradient does
+/// so too.
 class ToMarked : public torch::autograd::Node {
  public:
-  explicit ToMarked(torch::autograd::Edge marked);
+  /// `data`: of a tensor that holds a part, else null.
+  ToMarked(const at::Tensor& marked, ActingDataPtr data);
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
   std::string name() const override { return "tessera::ToMarked"; }
+
+ private:
+  ActingDataPtr data_;
+  std::vector<std::int64_t> sizes_;
+  std::vector<std::int64_t> strides_;
+  std::vector<std::int64_t> part_strides_;
 };
 
 /// The edges that a pass is asked for, those of wrappers exchanged for their inner tensors'.

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "tensor_parallel/sharded.h"
+
+namespace tessera::tp {
+
+/// Note [One f for all consumers]
+/// A whole tensor that several cut operators use, as q, k and v do, gets a gradient from each. They are added first,
+/// and the sum is reduced once: all consumers get the same node, as long as a graph holds it.
+
+/// A whole tensor for an operator that computes with it differently on each rank: its gradient is summed in backward.
+at::Tensor enter(const at::Tensor& whole, const CutData& cut);
+/// The sum of the ranks' tensors. The gradient of each is that of the sum.
+at::Tensor sum_over_ranks(const at::Tensor& local, const CutData& cut);
+/// All of a tensor that is cut. The gradient is the part.
+at::Tensor gather_whole(const at::Tensor& local, const CutDataPtr& cut);
+/// This rank's part of a whole tensor. The gradient is gathered.
+at::Tensor take_part_of(const at::Tensor& whole, const CutDataPtr& cut);
+
+/// Compares a whole tensor between the ranks, as long as the axis does so.
+void check_same(const at::Tensor& whole, const CutData& cut);
+
+/// As plain tensor: what a cut tensor is when all of it is there.
+at::Tensor whole_of(const at::Tensor& tensor);
+
+}  // namespace tessera::tp

@@ -1,0 +1,95 @@
+#include "tensor_parallel/rules/operands.h"
+
+#include <tessera/core/error.h>
+
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+
+#include <utility>
+
+#include "tensor_parallel/collectives.h"
+
+namespace tessera::tp {
+
+using intercept::OperatorCall;
+
+void require_one_axis(const CutDataPtr& a, const CutDataPtr& b) {
+  if (a && b && &a->axis() != &b->axis()) {
+    throw ConfigError(
+        "a tensor of " + *a->parameter() + " and one of " + *b->parameter() +
+        " meet in one operator, but tensor parallelism cuts them for different groups of ranks: give both "
+        "models the same call of tensor_parallel()");
+  }
+}
+
+bool same_from_back(const Operand& a, const Operand& b) {
+  if (!a.cut || !b.cut) return false;
+  require_one_axis(a.cut, b.cut);
+  const Placement& of_a = a.cut->cut();
+  const Placement& of_b = b.cut->cut();
+  return a.dim() - of_a.dim() == b.dim() - of_b.dim() && of_a.blocks() == of_b.blocks() &&
+         of_a.granule() == of_b.granule() && a.cut->size() == b.cut->size();
+}
+
+at::Tensor whole(const Operand& operand) {
+  return operand.cut ? gather_whole(operand.local, operand.cut) : operand.local;
+}
+
+std::optional<at::Tensor> fitted(const Operand& operand, const CutDataPtr& cut, std::int64_t from_back) {
+  const std::int64_t dim = operand.dim() - from_back;
+  if (operand.cut) {
+    require_one_axis(operand.cut, cut);
+    const Placement& its = operand.cut->cut();
+    if (its.dim() == dim && its.blocks() == cut->cut().blocks() && its.granule() == cut->cut().granule() &&
+        operand.cut->size() == cut->size()) {
+      return operand.local;
+    }
+    return fitted({gather_whole(operand.local, operand.cut), {}}, cut, from_back);
+  }
+  if (dim < 0 || operand.local.size(dim) == 1) {
+    // A tensor of one index that is cut has a part of one or none.
+    if (dim >= 0 && cut->size() == 1) return take_part_of(operand.local, moved_cut(cut, dim));
+    return enter(operand.local, *cut);
+  }
+  if (operand.local.size(dim) != cut->size()) return std::nullopt;
+  return take_part_of(operand.local, moved_cut(cut, dim));
+}
+
+bool has_empty_part(const CutData& cut) {
+  return cut.cut().in_block(cut.size(), cut.axis().size(), cut.axis().size() - 1).size == 0;
+}
+
+at::Tensor in_full_precision(const at::Tensor& tensor) {
+  if (!at::autocast::is_autocast_enabled(tensor.device().type())) return tensor;
+  return tensor.is_floating_point() && tensor.scalar_type() != at::kDouble ? tensor.to(at::kFloat) : tensor;
+}
+
+at::Tensor in_product_precision(const at::Tensor& tensor) {
+  const auto device = tensor.device().type();
+  if (!at::autocast::is_autocast_enabled(device)) return tensor;
+  return tensor.is_floating_point() && tensor.scalar_type() != at::kDouble
+             ? tensor.to(at::autocast::get_autocast_dtype(device))
+             : tensor;
+}
+
+std::optional<std::size_t> argument_named(const OperatorCall& call, const std::string& name) {
+  const auto place = call.op().schema().argumentIndexWithName(name);
+  return place ? std::optional<std::size_t>(static_cast<std::size_t>(*place)) : std::nullopt;
+}
+
+at::Tensor optional_tensor(OperatorCall& call, std::size_t index) {
+  const c10::IValue& value = call.argument(index);
+  return value.isTensor() ? value.toTensor() : at::Tensor();
+}
+
+void run_local(OperatorCall& call, const Operand& input, const CutDataPtr& result) {
+  bool is_first = true;
+  call.for_each_tensor([&](std::size_t, const at::Tensor& tensor) -> at::Tensor {
+    if (std::exchange(is_first, false)) return input.local;
+    return whole_of(tensor);
+  });
+  call.run();
+  call.for_each_result([&](std::size_t, const at::Tensor& local) { return wrap_result(local, result); });
+}
+
+}  // namespace tessera::tp

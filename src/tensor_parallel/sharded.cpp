@@ -1,0 +1,151 @@
+#include "tensor_parallel/sharded.h"
+
+#include <tessera/core/error.h>
+
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tensor_parallel/collectives.h"
+#include "tensor_parallel/rules/rules.h"
+
+namespace tessera::tp {
+namespace {
+
+using intercept::ActingData;
+using intercept::ActingDataPtr;
+using intercept::OperatorCall;
+
+thread_local const OperatorCall* current_call = nullptr;
+
+class CutKind : public intercept::ActingKind {
+ public:
+  std::string name() const override { return "tensor of tensor parallelism"; }
+  int level() const override { return 10; }  // around plain and read-only tensors, inside those of a pipeline
+
+  void call(OperatorCall& call) const override {
+    const CurrentCall current(call);
+    if (const auto rule = find_rule(call.op())) {
+      rule(call);
+    } else {
+      gather_and_run(call);
+    }
+  }
+
+  at::Tensor inner_gradient(const at::Tensor& gradient, const ActingData& data) const override {
+    const auto& cut = static_cast<const CutData&>(data);
+    const Operand operand = read(gradient);
+    if (operand.cut && operand.cut->cut() == cut.cut()) return operand.local;
+    return take_part_of(whole_of(gradient), CutDataPtr::unsafe_reclaim_from_nonowning(const_cast<CutData*>(&cut)));
+  }
+  at::Tensor outer_gradient(const at::Tensor& gradient, const ActingDataPtr& data) const override {
+    return wrap(gradient, c10::static_intrusive_pointer_cast<CutData>(data));
+  }
+};
+
+}  // namespace
+
+const intercept::ActingKind& cut_kind() {
+  static const CutKind kind;
+  return kind;
+}
+
+CutData::CutData(std::shared_ptr<TensorAxis> axis, const Placement& cut, std::int64_t size,
+                 const std::string* parameter)
+    : ActingData(cut_kind()),
+      axis_(std::move(axis)),
+      cut_(cut),
+      size_(size),
+      local_size_(cut.local_size(size, axis_->size(), axis_->rank())),
+      parameter_(parameter) {}
+
+CutDataPtr cut_of(const at::Tensor& tensor) {
+  auto data = intercept::acting_data(tensor, cut_kind());
+  return data ? c10::static_intrusive_pointer_cast<CutData>(std::move(data)) : CutDataPtr();
+}
+
+CutDataPtr make_cut(std::shared_ptr<TensorAxis> axis, const Placement& cut, std::int64_t size,
+                    const std::string* parameter) {
+  const auto chunk = std::max<std::int64_t>(1, cut.chunk(size, axis->size()));
+  return c10::make_intrusive<CutData>(std::move(axis), Placement::shard(cut.dim(), cut.blocks(), chunk), size,
+                                      parameter);
+}
+
+CutDataPtr moved_cut(const CutDataPtr& cut, std::int64_t dim, std::int64_t blocks, std::int64_t chunk,
+                     std::int64_t size) {
+  return c10::make_intrusive<CutData>(cut->shared_axis(), Placement::shard(dim, blocks, chunk), size, cut->parameter());
+}
+
+CutDataPtr moved_cut(const CutDataPtr& cut, std::int64_t dim) {
+  if (cut->dim() == dim) return cut;
+  return moved_cut(cut, dim, cut->cut().blocks(), cut->cut().granule(), cut->size());
+}
+
+std::vector<std::int64_t> Operand::sizes() const {
+  auto sizes = local.sizes().vec();
+  if (cut) sizes[static_cast<std::size_t>(cut->dim())] = cut->size();
+  return sizes;
+}
+
+std::int64_t Operand::numel() const {
+  std::int64_t count = 1;
+  for (const std::int64_t size : sizes()) count *= size;
+  return count;
+}
+
+Operand read(const at::Tensor& tensor) {
+  CutDataPtr cut = cut_of(tensor);
+  if (!cut) return {tensor, {}};
+  return {intercept::inner_of(tensor), std::move(cut)};
+}
+
+namespace {
+
+using Lengths = c10::SmallVector<std::int64_t, 6>;
+
+/// Turns the strides of a part into those that the whole would have in one process: programs ask whether a tensor is
+/// contiguous, and random numbers are drawn in the order of memory.
+void whole_strides(const at::Tensor& local, const CutData& cut, const Lengths& sizes, Lengths& strides) {
+  if (local.is_contiguous() || cut.local_size() == 0) {
+    std::int64_t stride = 1;
+    for (std::size_t d = sizes.size(); d-- > 0; stride *= std::max<std::int64_t>(1, sizes[d])) strides[d] = stride;
+    return;
+  }
+  // Memory outside of the cut dimension is as many times larger as that dimension is.
+  const std::int64_t inner = strides[static_cast<std::size_t>(cut.dim())];
+  for (std::int64_t& stride : strides) {
+    if (stride > inner) stride = stride / cut.local_size() * cut.size();
+  }
+}
+
+}  // namespace
+
+at::Tensor wrap(at::Tensor local, const CutDataPtr& cut) {
+  const auto dim = static_cast<std::size_t>(cut->dim());
+  Lengths sizes(local.sizes().begin(), local.sizes().end());
+  Lengths strides(local.strides().begin(), local.strides().end());
+  if (sizes[dim] != cut->local_size()) {
+    throw InternalError("a part of " + std::to_string(sizes[dim]) + " indices instead of " +
+                        std::to_string(cut->local_size()) + " came from " +
+                        (current_call ? current_call->name() : "nowhere"));
+  }
+  sizes[dim] = cut->size();
+  whole_strides(local, *cut, sizes, strides);
+  return intercept::make_acting(std::move(local), cut, sizes, strides);
+}
+
+at::Tensor wrap_result(at::Tensor local, const CutDataPtr& cut) { return cut ? wrap(std::move(local), cut) : local; }
+
+at::Tensor make_held(at::Tensor local, const CutDataPtr& cut, const at::Tensor& like) {
+  return intercept::make_part(std::move(local), cut, like.sizes(), like.strides());
+}
+
+const Site* current_site(const CutData& cut) {
+  return cut.axis().site(current_call ? std::string_view(current_call->name()) : "backward", cut.parameter());
+}
+
+CurrentCall::CurrentCall(const OperatorCall& call) : before_(std::exchange(current_call, &call)) {}
+CurrentCall::~CurrentCall() { current_call = before_; }
+
+}  // namespace tessera::tp

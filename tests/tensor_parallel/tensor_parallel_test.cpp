@@ -1,0 +1,371 @@
+// What a program may do with a model that is cut, and what is refused.
+#include <tessera/comm/world.h>
+#include <tessera/core/error.h>
+#include <tessera/data_parallel/distribute.h>
+#include <tessera/fsdp/fully_shard.h>
+#include <tessera/intercept/acting_tensor.h>
+#include <tessera/intercept/deferred_init.h>
+#include <tessera/optim/adamw.h>
+#include <tessera/optim/clip_grad_norm.h>
+#include <tessera/tensor_parallel/tensor_parallel.h>
+
+#include <ATen/ATen.h>
+#include <torch/nn/modules.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+
+#include "parity/models.h"
+#include "support/error_message.h"
+#include "support/require_tensors.h"
+#include "support/temporary_folder.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace nn = torch::nn;
+
+struct Mlp : nn::Module {
+  explicit Mlp(std::int64_t inner = 6)
+      : up(register_module("up", nn::Linear(4, inner))),
+        down(register_module("down", nn::Linear(inner, 4))),
+        tied(register_parameter("tied", torch::zeros({5, 4}))) {
+    to(at::kDouble);
+    fill_by_formula(*this);
+  }
+  at::Tensor forward(const at::Tensor& x) { return down(torch::gelu(up(x))); }
+  nn::Linear up;
+  nn::Linear down;
+  at::Tensor tied;
+};
+
+const TensorPlan kPlan{{"up", split_columns()}, {"down", split_rows()}};
+
+at::Tensor batch() { return formula({3, 4}, 1, at::kDouble); }
+
+/// On each of `num_ranks` ranks, with its model cut.
+void with_mlp(int num_ranks, const std::function<void(const World&, Mlp&, const TensorParallelModel&)>& check) {
+  run_threads(num_ranks, [&](const World& world) {
+    const auto model = std::make_shared<Mlp>();
+    const auto parallel = tensor_parallel(model, world, kPlan);
+    check(world, *model, parallel);
+  });
+}
+
+TEST(TensorParallel, HoldsItsShareOfTheWeights) {
+  with_mlp(4, [](const World& world, Mlp& model, const TensorParallelModel& parallel) {
+    require_equal(model.up->weight.sizes().vec(), std::vector<std::int64_t>{6, 4}, "the sizes that a program sees");
+    const at::Tensor part = intercept::held_part(model.up->weight);
+    require_equal(part.sizes().vec(), std::vector<std::int64_t>{world.rank() < 3 ? 2 : 0, 4}, "the rows held");
+    require_equal(intercept::held_part(model.down->weight).size(1), world.rank() < 3 ? 2L : 0L, "the columns held");
+    require(!intercept::acting_data(model.down->bias), "a bias that is added after the sum is whole");
+    require_equal(count_parameters(parallel), count_parameters(std::make_shared<Mlp>()), "parameters");
+    // The whole is where it was.
+    require_equal(at::empty({6, 4}, at::kDouble).copy_(model.up->weight.detach()), Mlp().up->weight.detach(), "values");
+  });
+}
+
+TEST(TensorParallel, SendsWhatTheFormulaSays) {
+  with_mlp(2, [](const World&, Mlp& model, const TensorParallelModel& parallel) {
+    const at::Tensor x = batch().requires_grad_();
+    model.forward(x).sum().backward();
+    const TensorReport report = parallel.report();
+    using Kind = TensorTransfer::Kind;
+    require_equal(report.num_bytes(Kind::kAllReduce), 3 * 4 * 8L, "the sum of the layer that is cut by rows");
+    require_equal(report.num_bytes(Kind::kBackwardAllReduce), 3 * 4 * 8L, "the gradient of what enters");
+    require_equal(report.num_bytes(), 2 * 3 * 4 * 8L, "nothing else");
+    require(parallel.report().transfers.empty(), "a report tells of what was sent since the last");
+  });
+}
+
+TEST(TensorParallel, ReportsWhereAPlanLeaks) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Mlp>();
+    const auto parallel = tensor_parallel(model, world, {{"up", split_columns()}});
+    model->up(batch()).roll(1, 1).sum().backward();
+    const std::string text = parallel.report().text();
+    expect_parts(text, {"all-gather", "aten::roll, up.weight", "no rule: the plan leaks here", "144 B"});
+  });
+}
+
+TEST(TensorParallel, RefusesToGatherInStrictMode) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Mlp>();
+    tensor_parallel(model, world, kPlan, TensorParallelOptions().strict(true));
+    model->forward(batch()).sum().backward();
+    expect_parts(message_of<ConfigError>([&] { model->up(batch()).roll(1, 1); }),
+                 {"aten::roll has no rule", "shard(1, granules of 3)", "up.weight", "strict(false)"});
+  });
+}
+
+TEST(TensorParallel, RefusesPlansThatDoNotFit) {
+  run_threads(2, [](const World& world) {
+    const auto refusal = [&](const TensorPlan& plan) {
+      return message_of<ConfigError>([&] { tensor_parallel(std::make_shared<Mlp>(), world, plan); });
+    };
+    expect_parts(refusal({{"upp", split_columns()}}), {"does not fit the model", "'upp' matches no module",
+                                                       "Modules with parameters of their own: up, down"});
+    expect_parts(refusal({{"up", split_heads(4)}}),
+                 {"'up': dimension 0 has 6 indices, which heads(4) does not divide"});
+    expect_parts(refusal({{"up", split_columns()}, {"*.weight", split_rows()}}),
+                 {"up.weight would be ", "shard(1), but 'up' has it shard(0)", "would be", "has it"});
+    expect_parts(refusal({{"down.bias", split_rows()}}), {"cuts nothing"});
+    expect_parts(message_of<ConfigError>([&] { tensor_parallel(std::shared_ptr<nn::Module>(), world, kPlan); }),
+                 {"no model to cut"});
+    const auto model = std::make_shared<Mlp>();
+    tensor_parallel(model, world, kPlan);
+    expect_parts(message_of<ConfigError>([&] { tensor_parallel(model, world, kPlan); }), {"up.weight is cut already"});
+    expect_parts(message_of<ConfigError>([&] {
+                   tensor_parallel(std::make_shared<Mlp>(), world,
+                                   {{"up", world.rank() == 0 ? split_columns() : split_rows()}});
+                 }),
+                 {"do not cut the same model", "split up: "});
+  });
+}
+
+TEST(TensorParallel, RefusesAnEmbeddingByRows) {
+  run_threads(1, [](const World& world) {
+    nn::Sequential model(nn::Embedding(6, 4));
+    expect_parts(message_of<ConfigError>([&] { tensor_parallel(model, world, {{"0", split_rows()}}); }),
+                 {"the table of an embedding has no inputs to split by rows", "vocabulary"});
+  });
+}
+
+TEST(TensorParallel, RefusesBatchesThatDiffer) {
+  with_mlp(3, [](const World& world, Mlp& model, const TensorParallelModel&) {
+    const at::Tensor x = world.rank() == 2 ? batch() + 1e-9 : batch();
+    expect_parts(message_of<ConfigError>([&] { model.forward(x); }),
+                 {"different numbers", "up.weight", "between rank 0 and rank 2", "the same batch, the same seed"});
+  });
+}
+
+TEST(TensorParallel, RefusesToBeSharedFurther) {
+  with_mlp(1, [](const World& world, Mlp& model, const TensorParallelModel& parallel) {
+    const auto module = std::const_pointer_cast<nn::Module>(parallel.module().shared_from_this());
+    expect_parts(message_of<ConfigError>([&] { fully_shard(module, world); }), {"up.weight", "tensor parallelism"});
+    expect_parts(message_of<ConfigError>([&] { static_cast<void>(distribute(module, world)); }),
+                 {"up.weight", "tensor parallelism"});
+    static_cast<void>(model);
+  });
+}
+
+TEST(TensorParallel, RefusesAModelThatIsShared) {
+  run_threads(1, [](const World& world) {
+    const auto model = std::make_shared<Mlp>();
+    const auto copies = distribute(std::shared_ptr<nn::Module>(model), world);
+    expect_parts(message_of<ConfigError>([&] { tensor_parallel(model, world, kPlan); }),
+                 {"the model is shared already"});
+  });
+}
+
+TEST(TensorParallel, RefusesToChangeAShapeInPlace) {
+  with_mlp(2, [](const World&, Mlp& model, const TensorParallelModel&) {
+    const torch::NoGradGuard no_grad;
+    const at::Tensor inner = model.up(batch());
+    expect_parts(message_of<ConfigError>([&] { inner.unsqueeze_(0); }), {"changes the shape of a tensor that is cut"});
+  });
+}
+
+TEST(TensorParallel, RefusesStatesOfAnotherLayout) {
+  with_mlp(2, [](const World&, Mlp& model, const TensorParallelModel&) {
+    optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-2));
+    model.forward(batch()).sum().backward();
+    optimizer.step();
+    auto& state =
+        static_cast<torch::optim::AdamWParamState&>(*optimizer.state()[model.up->weight.unsafeGetTensorImpl()]);
+    state.exp_avg(at::zeros({6, 4}, at::kDouble));
+    expect_parts(message_of<ConfigError>([&] { optimizer.step(); }),
+                 {"was given a tensor that is whole for a parameter that is shard(0, granules of 3)"});
+  });
+}
+
+TEST(TensorParallel, RefusesClassesAndTokensThatDoNotExist) {
+  for (const int num_ranks : {1, 2, 8}) {  // the last of eight have no rows
+    run_threads(num_ranks, [](const World& world) {
+      nn::Sequential model(nn::Embedding(6, 6));
+      tensor_parallel(model, world, {{"0", split_vocabulary()}});
+      const at::Tensor weight = model->parameters().front();
+      for (const std::int64_t token : {std::int64_t{6}, std::int64_t{-1}}) {
+        const at::Tensor tokens = at::full({2}, token, at::kLong);
+        expect_parts(message_of<c10::IndexError>([&] { at::embedding(weight, tokens); }),
+                     {"index out of range in self"});
+        const at::Tensor logits = at::matmul(at::ones({2, 6}), weight.t());
+        expect_parts(message_of<c10::IndexError>([&] { at::cross_entropy_loss(logits, tokens); }),
+                     {"a target is out of bounds: there are 6 classes"});
+      }
+    });
+  }
+}
+
+TEST(TensorParallel, RefusesTwoModelsInOneOperator) {
+  run_threads(2, [](const World& world) {
+    const auto first = std::make_shared<Mlp>();
+    const auto second = std::make_shared<Mlp>();
+    tensor_parallel(first, world, kPlan);
+    tensor_parallel(second, world, kPlan);
+    expect_parts(message_of<ConfigError>([&] { first->up(batch()) + second->up(batch()); }),
+                 {"meet in one operator", "different groups of ranks"});
+  });
+}
+
+TEST(TensorParallel, RefusesWritesToWhatPassesForAView) {
+  with_mlp(2, [](const World&, Mlp& model, const TensorParallelModel&) {
+    const at::Tensor inner = model.up(batch());
+    const at::Tensor column = inner.select(1, 2);  // gathered
+    expect_parts(message_of<ConfigError>([&] { column.zero_(); }), {"would be lost", "gathered from all ranks"});
+    const torch::NoGradGuard no_grad;
+    expect_parts(message_of<ConfigError>([&] { model.up->weight.select(0, 1).zero_(); }), {"would be lost"});
+  });
+}
+
+TEST(TensorParallel, RefusesPointersToAPart) {
+  with_mlp(2, [](const World&, Mlp& model, const TensorParallelModel&) {
+    EXPECT_THROW(model.up->weight.data_ptr(), c10::Error);
+    EXPECT_THROW((void)model.up->weight.storage(), c10::Error);
+    std::ostringstream file;
+    EXPECT_ANY_THROW(torch::save(model.up->weight, file));
+  });
+}
+
+/// The norm of all gradients, and the gradients after clipping, in one process.
+TEST(TensorParallel, ClipsByTheNormOfTheWhole) {
+  Mlp alone;
+  alone.forward(batch()).square().sum().backward();
+  const double expected = clip_grad_norm(alone.parameters(), 0.1);
+  with_mlp(3, [&](const World&, Mlp& model, const TensorParallelModel& parallel) {
+    const auto gradient = [&] { return at::empty({6, 4}, at::kDouble).copy_(model.up->weight.grad()); };
+    model.forward(batch()).square().sum().backward();
+    require(std::abs(clip_grad_norm(parallel, 0.1) - expected) < 1e-12, "ours");
+    require(at::allclose(gradient(), alone.up->weight.grad(), 1e-12, 1e-12), "gradients after ours");
+    parallel.module();
+    model.zero_grad();
+    model.forward(batch()).square().sum().backward();
+    require(std::abs(nn::utils::clip_grad_norm_(model.parameters(), 0.1) - expected) < 1e-12, "LibTorch's own");
+    // LibTorch divides by a norm that is larger by 1e-6.
+    require(at::allclose(gradient(), alone.up->weight.grad(), 1e-5, 1e-8), "gradients after LibTorch's");
+    require(
+        std::abs(model.up->weight.grad().norm().item<double>() - alone.up->weight.grad().norm().item<double>()) < 1e-5,
+        "the norm of one gradient");
+  });
+}
+
+TEST(TensorParallel, CutsAGradientThatAProgramSets) {
+  with_mlp(2, [](const World&, Mlp& model, const TensorParallelModel& parallel) {
+    for (at::Tensor& parameter : model.parameters())
+      parameter.mutable_grad() = at::ones(parameter.sizes(), at::kDouble);
+    const double count = static_cast<double>(count_parameters(parallel));
+    require(std::abs(clip_grad_norm(parallel, 1e9) - std::sqrt(count)) < 1e-12, "the norm");
+    torch::optim::SGD(model.parameters(), 1.0).step();
+    require_equal(at::empty({6, 4}, at::kDouble).copy_(model.up->weight.detach()), Mlp().up->weight.detach() - 1,
+                  "step");
+  });
+}
+
+TEST(TensorParallel, AddsUpGradientsOfSeveralPasses) {
+  Mlp alone;
+  for (int i = 0; i < 3; ++i) alone.forward(batch() * (i + 1)).square().sum().backward();
+  with_mlp(2, [&](const World&, Mlp& model, const TensorParallelModel&) {
+    for (int i = 0; i < 3; ++i) model.forward(batch() * (i + 1)).square().sum().backward();
+    const at::Tensor found = at::empty({6, 4}, at::kDouble).copy_(model.up->weight.grad());
+    require(at::allclose(found, alone.up->weight.grad(), 1e-12, 1e-12), "gradient");
+  });
+}
+
+TEST(TensorParallel, TakesValuesThatAProgramLoads) {
+  std::stringstream file;
+  {
+    const auto saved = std::make_shared<Mlp>();
+    const torch::NoGradGuard no_grad;
+    for (at::Tensor& parameter : saved->parameters()) parameter.mul_(2);
+    torch::save(saved, file);
+  }
+  const std::string bytes = file.str();
+  with_mlp(2, [&](const World&, Mlp& model, const TensorParallelModel& parallel) {
+    std::istringstream saved(bytes);
+    auto module =
+        std::dynamic_pointer_cast<Mlp>(std::const_pointer_cast<nn::Module>(parallel.module().shared_from_this()));
+    torch::load(module, saved);
+    require(intercept::acting_data(model.up->weight), "it is cut as before");
+    require_equal(at::empty({6, 4}, at::kDouble).copy_(model.up->weight.detach()), Mlp().up->weight.detach() * 2,
+                  "values");
+    const torch::NoGradGuard no_grad;
+    model.up->weight.copy_(at::ones({6, 4}, at::kDouble));
+    require_equal(intercept::held_part(model.up->weight), at::ones({3, 4}, at::kDouble), "a copy");
+    model.to(at::kFloat);
+    require_equal(intercept::held_part(model.up->weight), at::ones({3, 4}), "another type");
+  });
+}
+
+TEST(TensorParallel, StartsWithTheValuesOfRankZero) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Mlp>();
+    {
+      const torch::NoGradGuard no_grad;
+      if (world.rank() == 1) model->up->weight.zero_();
+    }
+    tensor_parallel(model, world, kPlan);
+    require_equal(at::empty({6, 4}, at::kDouble).copy_(model->up->weight.detach()), Mlp().up->weight.detach(),
+                  "values");
+  });
+}
+
+TEST(TensorParallel, BuildsModelsThatHaveNoBytesYet) {
+  run_threads(1, [](const World& world) {
+    struct Large : nn::Module {
+      Large() : layer(register_module("layer", nn::Linear(64, 48))) {}
+      nn::Linear layer;
+    };
+    torch::manual_seed(5);
+    const Large expected;
+    torch::manual_seed(5);
+    const auto model = [] {
+      const DeferredInit no_bytes;
+      return std::make_shared<Large>();
+    }();
+    tensor_parallel(model, world, {{"layer", split_columns()}});
+    require_equal(intercept::held_part(model->layer->weight), expected.layer->weight.detach(), "values");
+  });
+}
+
+TEST(TensorPlan, IsWrittenAsText) {
+  const TensorPlan plan{{"blocks.*.qkv", split_heads(8).packed(3)},
+                        {"blocks.*.out", split_rows().heads(8).transposed()},
+                        {"up", split_columns()},
+                        {"embedding", split_vocabulary()}};
+  const std::vector<std::string> lines{"blocks.*.qkv: heads(8).packed(3)", "blocks.*.out: rows.heads(8).transposed",
+                                       "up: columns", "embedding: vocabulary"};
+  EXPECT_EQ(plan.lines(), lines);
+  EXPECT_EQ(TensorPlan::parse(lines).lines(), lines);
+  for (const std::string wrong :
+       {"heads", "heads(0)", "heads(x)", "columns(3)", "columns.packed", "rowss", "", "rows."}) {
+    expect_parts(message_of<ConfigError>([&] { TensorSplit::parse(wrong); }),
+                 {"no way to split a layer", "vocabulary"});
+  }
+  expect_parts(message_of<ConfigError>([] { TensorPlan::parse({"up columns"}); }),
+               {"'up columns' is no line of a plan"});
+}
+
+TEST(TensorPlan, RefusesCountsBelowOne) {
+  expect_parts(message_of<ConfigError>([] { split_heads(0); }), {"a layer has at least one head, found 0"});
+  expect_parts(message_of<ConfigError>([] { split_columns().packed(-1); }), {"at least one packed layer, found -1"});
+}
+
+TEST(TensorPlan, IsReadFromAFile) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "plan.toml";
+  std::ofstream(path) << "split = [\"up: columns\", \"down: rows\"]\n";
+  EXPECT_EQ(TensorPlan::load(path).lines(), kPlan.lines());
+  std::ofstream(path) << "splits = []\n";
+  expect_parts(message_of<ConfigError>([&] { TensorPlan::load(path); }), {"splits"});
+}
+
+}  // namespace
+}  // namespace tessera::testing
