@@ -18,9 +18,9 @@ struct ParityModel : torch::nn::Module {
   virtual torch::Tensor loss(const torch::Tensor& output, int step, int part) const = 0;
 };
 
-/// "gpt", "conv" (with BatchNorm), "lstm", "transformer", "attention", "sequential", "gpt2" (the library's own) and
-/// "function" (with a torch::autograd::Function). "recomputed gpt" is the first one with checkpoints, one of them
-/// nested.
+/// "gpt", "conv" (with BatchNorm), "lstm", "transformer", "attention", "sequential", "gpt2" (the library's own),
+/// "bert", "vit", "resnet" and "function" (with a torch::autograd::Function). "recomputed gpt" is the first one with
+/// checkpoints, one of them nested. "transformer", "gpt2", "bert" and "vit" also exist as "gpt2 with dropout".
 std::shared_ptr<ParityModel> make_parity_model(const std::string& name, torch::Dtype dtype);
 
 /// sin(number * k + phase) for k = 0, 1, ...: values that differ for every (step, part).

@@ -16,10 +16,10 @@ constexpr int kSmallBatch = 4;
 
 /// LibTorch's own, encoder and decoder.
 struct WholeTransformer : ParityModel {
-  WholeTransformer()
+  explicit WholeTransformer(double dropout)
       : layers(register_module(
             "layers",
-            nn::Transformer(nn::TransformerOptions(kWidth, 2, 1, 1).dim_feedforward(2 * kWidth).dropout(0)))) {}
+            nn::Transformer(nn::TransformerOptions(kWidth, 2, 1, 1).dim_feedforward(2 * kWidth).dropout(dropout)))) {}
 
   torch::Tensor forward(const torch::Tensor& input) override { return layers->forward(input, input.narrow(0, 0, 2)); }
   torch::Tensor input(int step, int part) const override {
@@ -31,6 +31,135 @@ struct WholeTransformer : ParityModel {
 
   static constexpr int kWidth = 8;
   nn::Transformer layers;
+};
+
+/// As BERT: tokens, places and segments, encoder layers, a pooled first token.
+struct Bert : ParityModel {
+  explicit Bert(double dropout)
+      : tokens(register_module("tokens", nn::Embedding(kVocabulary, kWidth))),
+        places(register_module("places", nn::Embedding(kLength, kWidth))),
+        segments(register_module("segments", nn::Embedding(2, kWidth))),
+        norm(register_module("norm", nn::LayerNorm(nn::LayerNormOptions({kWidth})))),
+        dropout_layer(register_module("dropout", nn::Dropout(dropout))),
+        layers(register_module(
+            "layers", nn::TransformerEncoder(nn::TransformerEncoderLayer(nn::TransformerEncoderLayerOptions(kWidth, 4)
+                                                                             .dim_feedforward(2 * kWidth)
+                                                                             .dropout(dropout)
+                                                                             .activation(torch::kGELU)),
+                                             2))),
+        pooler(register_module("pooler", nn::Linear(kWidth, kWidth))),
+        head(register_module("head", nn::Linear(kWidth, 3))) {}
+
+  torch::Tensor forward(const torch::Tensor& input) override {
+    const auto segment = torch::arange(kLength).ge(2).to(torch::kLong);
+    const auto place = places(torch::arange(kLength)) + segments(segment);
+    const auto x = dropout_layer(norm(tokens(input) + place.unsqueeze(1)));
+    const auto hidden = layers(x);
+    return head(torch::tanh(pooler(hidden.select(0, 0))));
+  }
+  torch::Tensor input(int step, int part) const override {
+    return classes(step, part, kLength * kSmallBatch, kVocabulary).view({kLength, kSmallBatch});
+  }
+  torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
+    return functional::cross_entropy(output, classes(step, part, kSmallBatch, 3));
+  }
+
+  static constexpr int kVocabulary = 17;
+  static constexpr int kLength = 6;
+  static constexpr int kWidth = 16;
+  nn::Embedding tokens;
+  nn::Embedding places;
+  nn::Embedding segments;
+  nn::LayerNorm norm;
+  nn::Dropout dropout_layer;
+  nn::TransformerEncoder layers;
+  nn::Linear pooler;
+  nn::Linear head;
+};
+
+/// As a vision transformer: patches by a convolution, a class token in front, learnt places.
+struct VisionTransformer : ParityModel {
+  explicit VisionTransformer(double dropout)
+      : patches(register_module("patches", nn::Conv2d(nn::Conv2dOptions(2, kWidth, 2).stride(2)))),
+        class_token(register_parameter("class_token", torch::zeros({1, 1, kWidth}))),
+        places(register_parameter("places", torch::zeros({5, 1, kWidth}))),
+        layers(register_module(
+            "layers", nn::TransformerEncoder(nn::TransformerEncoderLayer(nn::TransformerEncoderLayerOptions(kWidth, 3)
+                                                                             .dim_feedforward(2 * kWidth)
+                                                                             .dropout(dropout)
+                                                                             .activation(torch::kGELU)),
+                                             2))),
+        norm(register_module("norm", nn::LayerNorm(nn::LayerNormOptions({kWidth})))),
+        head(register_module("head", nn::Linear(kWidth, 5))) {}
+
+  torch::Tensor forward(const torch::Tensor& input) override {
+    const auto patch = patches(input).flatten(2).permute({2, 0, 1});
+    const auto x = torch::cat({class_token.expand({1, input.size(0), kWidth}), patch}) + places;
+    return head(norm(layers(x)).select(0, 0));
+  }
+  torch::Tensor input(int step, int part) const override {
+    return formula({kSmallBatch, 2, 4, 4}, 3 * step + part, head->weight.scalar_type());
+  }
+  torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
+    return functional::cross_entropy(output, classes(step, part, kSmallBatch, 5));
+  }
+
+  static constexpr int kWidth = 12;
+  nn::Conv2d patches;
+  torch::Tensor class_token;
+  torch::Tensor places;
+  nn::TransformerEncoder layers;
+  nn::LayerNorm norm;
+  nn::Linear head;
+};
+
+/// Two convolutions and what was there before.
+struct ResidualBlock : nn::Module {
+  explicit ResidualBlock(std::int64_t channels)
+      : first(register_module("first", convolution(channels))),
+        first_norm(register_module("first_norm", nn::BatchNorm2d(channels))),
+        second(register_module("second", convolution(channels))),
+        second_norm(register_module("second_norm", nn::BatchNorm2d(channels))) {}
+
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto inner = torch::tanh(first_norm(first(x)));
+    return torch::tanh(second_norm(second(inner)) + x);
+  }
+  static nn::Conv2d convolution(std::int64_t channels) {
+    return nn::Conv2d(nn::Conv2dOptions(channels, channels, 3).padding(1).bias(false));
+  }
+
+  nn::Conv2d first;
+  nn::BatchNorm2d first_norm;
+  nn::Conv2d second;
+  nn::BatchNorm2d second_norm;
+};
+
+/// As a ResNet. With tanh(): rounding would decide on which side of relu()'s corner a sum lies.
+struct ResidualNet : ParityModel {
+  ResidualNet()
+      : stem(register_module("stem", nn::Conv2d(nn::Conv2dOptions(2, kChannels, 3).padding(1).bias(false)))),
+        stem_norm(register_module("stem_norm", nn::BatchNorm2d(kChannels))),
+        blocks(register_module("blocks", nn::Sequential(ResidualBlock(kChannels), ResidualBlock(kChannels)))),
+        head(register_module("head", nn::Linear(kChannels, 3))) {}
+
+  torch::Tensor forward(const torch::Tensor& input) override {
+    const auto x = functional::avg_pool2d(torch::tanh(stem_norm(stem(input))), functional::AvgPool2dFuncOptions(2));
+    const auto y = functional::adaptive_avg_pool2d(blocks->forward(x), functional::AdaptiveAvgPool2dFuncOptions(1));
+    return head(y.flatten(1));
+  }
+  torch::Tensor input(int step, int part) const override {
+    return formula({kSmallBatch, 2, 6, 6}, 3 * step + part, head->weight.scalar_type());
+  }
+  torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
+    return functional::cross_entropy(output, classes(step, part, kSmallBatch, 3));
+  }
+
+  static constexpr int kChannels = 6;
+  nn::Conv2d stem;
+  nn::BatchNorm2d stem_norm;
+  nn::Sequential blocks;
+  nn::Linear head;
 };
 
 struct Attention : ParityModel {
@@ -71,14 +200,14 @@ struct Chain : ParityModel {
 
 /// The library's own.
 struct LibraryGpt2 : ParityModel {
-  LibraryGpt2()
+  explicit LibraryGpt2(double dropout)
       : gpt2(register_module("gpt2", models::Gpt2(models::Gpt2Config()
                                                       .vocab_size(kVocabulary)
                                                       .context(kLength)
                                                       .width(8)
                                                       .num_layers(2)
                                                       .num_heads(2)
-                                                      .dropout(0)))) {}
+                                                      .dropout(dropout)))) {}
 
   torch::Tensor forward(const torch::Tensor& input) override { return gpt2->forward(input); }
   torch::Tensor input(int step, int part) const override {
@@ -138,11 +267,19 @@ torch::Tensor classes(int step, int part, int count, int num_classes) {
   return (torch::arange(count, torch::kLong) * 7 + 5 * step + 3 * part) % num_classes;
 }
 
-std::shared_ptr<ParityModel> make_further_model(const std::string& name) {
-  if (name == "transformer") return std::make_shared<WholeTransformer>();
+std::shared_ptr<ParityModel> make_further_model(const std::string& full_name) {
+  const std::string suffix = " with dropout";
+  const bool drops = full_name.ends_with(suffix);
+  const std::string name = drops ? full_name.substr(0, full_name.size() - suffix.size()) : full_name;
+  const double dropout = drops ? 0.1 : 0;
+  if (name == "transformer") return std::make_shared<WholeTransformer>(dropout);
+  if (name == "gpt2") return std::make_shared<LibraryGpt2>(dropout);
+  if (name == "bert") return std::make_shared<Bert>(dropout);
+  if (name == "vit") return std::make_shared<VisionTransformer>(dropout);
+  if (drops) return nullptr;
+  if (name == "resnet") return std::make_shared<ResidualNet>();
   if (name == "attention") return std::make_shared<Attention>();
   if (name == "sequential") return std::make_shared<Chain>();
-  if (name == "gpt2") return std::make_shared<LibraryGpt2>();
   if (name == "function") return std::make_shared<WithFunction>();
   return nullptr;
 }
