@@ -56,6 +56,8 @@ WAIT = re.compile(r"\b(wait\w*|join|synchroni[sz]e\w*|fence\w*|barrier)\(")
 DIVISION = re.compile(r" / (?P<divisor>(static_cast<\w+>\()?[A-Za-z_][\w.]*(->\w+)*(\(\))?\)?)(?=[;,) ])")
 SLICE = re.compile(r"\.(narrow|slice)\((?P<dim>[^,()]+), (?P<start>[^,()]+(\([^()]*\))?), ")
 BOUND = re.compile(r"^(\s+for \(.*; )(?P<left>\w+) < (?P<right>[^;]+)(;.*)$")
+COLLECTIVE = re.compile(r"(?<![\w:])(enter|sum_over_ranks|gather_whole|take_part_of)\(")
+MOVED_CUT = re.compile(r"(?<![\w:])moved_cut\(")
 GUARD = re.compile(r"^(?P<head>\s+(?:\} else )?if \()(?P<condition>.*)(?P<tail>\) (return\b.*;|throw\b.*|continue;|\{))$")
 
 
@@ -98,10 +100,44 @@ def kind_of_drop(code):
     return "division dropped" if ".div_(" in code else "statement dropped"
 
 
+def arguments_at(line, start):
+    """The arguments of a call whose opening parenthesis is at `start`, and where it ends; None if it goes on below."""
+    depth, begin, found = 0, start + 1, []
+    for place in range(start, len(line)):
+        if line[place] in "([{":
+            depth += 1
+        elif line[place] in ")]}":
+            depth -= 1
+        if depth == 0:
+            return found + [line[begin:place].strip()], place + 1
+        if depth == 1 and line[place] == ",":
+            found.append(line[begin:place].strip())
+            begin = place + 1
+    return None
+
+
+def communication_sites(line):
+    """A collective of tensor parallelism left out; a result said to be cut in another dimension."""
+    if not line.startswith(" "):
+        return
+    for found in COLLECTIVE.finditer(line):
+        if call := arguments_at(line, found.end() - 1):
+            (tensor, *_), end = call
+            original = line[found.start():end]
+            yield ("collective dropped", line[:found.start()] + f"(mutants::on<{{n}}>() ? at::Tensor({tensor}) : "
+                   f"at::Tensor({original}))" + line[end:], 1)
+    for found in MOVED_CUT.finditer(line):
+        if call := arguments_at(line, found.end() - 1):
+            (cut, dim, *rest), end = call
+            arguments = ", ".join([cut, f"({dim}) + (mutants::on<{{n}}>() ? ({dim}) == 0 ? 1 : -1 : 0)", *rest])
+            yield "wrong placement", line[:found.start()] + f"moved_cut({arguments})" + line[end:], 1
+
+
 def sites_of_line(lines, index):
     line = lines[index]
     if line.strip().startswith("//"):
         return
+    yield from communication_sites(line)
     statement = statement_of(lines, index)
     if statement:
         indent, code = statement

@@ -29,9 +29,10 @@ std::vector<std::string> lines_of(const torch::nn::Module& model, const Communic
   try {
     resolve(options, comm);
     trained_parameters_of(model);
-    refuse_cut_models(model);
+    refuse_cut_buffers(model);
     refuse_devices(model);
     refuse_renormalising_modules(model);
+    if (options.reproducible()) refuse_cut_models(model);
     if (options.reproducible()) refuse_irreproducible_modules(model);
   } catch (const ConfigError& fault) {
     lines.front() = fault.what();
@@ -71,14 +72,16 @@ std::shared_ptr<DdpState> DdpState::make(std::shared_ptr<torch::nn::Module> mode
 
 DdpState::DdpState(std::shared_ptr<torch::nn::Module> model, const Communicator& comm, const DdpSettings& settings)
     : model_(std::move(model)),
+      inner_(shard::find_shared(*model_)),
       comm_(comm),
       settings_(settings),
       parameters_(trained_parameters_of(*model_)),
       all_parameters_(parameters_of(*model_)),
       may_lack_(settings.find_unused_parameters || settings.static_graph || settings.delay_all_reduce) {
-  refuse_cut_models(*model_);
+  refuse_cut_buffers(*model_);
   refuse_devices(*model_);
   refuse_renormalising_modules(*model_);
+  if (settings_.reproducible) refuse_cut_models(*model_);
   if (settings_.reproducible) refuse_irreproducible_modules(*model_);
   if (!settings_.init_sync) return;
   broadcast_all(comm_, state_of(*model_).tensors, 0);
@@ -305,8 +308,23 @@ void DdpState::refuse_changed_flags() {
 }
 
 std::vector<ModelAxis> DdpState::axes() const {
-  shard::require_uncut(*model_, "distribute()");
-  return {{comm_, false}};
+  if (!inner_) {
+    shard::require_uncut(*model_, "distribute()");
+    return {{comm_, false}};
+  }
+  std::vector<ModelAxis> axes{{comm_, false}};
+  for (const ModelAxis& axis : inner_->axes()) axes.push_back(axis);
+  return axes;
+}
+
+std::vector<TrainedTensor> DdpState::trained() const {
+  if (!inner_) return shard::whole_parameters(*model_, 1);
+  std::vector<TrainedTensor> found = inner_->trained();
+  for (TrainedTensor& trained : found) {
+    for (std::size_t& axis : trained.replicated_over) ++axis;
+    trained.replicated_over.insert(trained.replicated_over.begin(), 0);
+  }
+  return found;
 }
 
 void DdpState::sync_buffers() {

@@ -40,8 +40,11 @@ class DdpState : public intercept::Listener,
 
   const std::shared_ptr<torch::nn::Module>& module() const override { return model_; }
   std::vector<ModelAxis> axes() const override;
-  std::vector<TrainedTensor> trained() const override { return shard::whole_parameters(*model_, 1); }
+  std::vector<TrainedTensor> trained() const override;
   std::vector<StateSlice> state_slices() const override { return shard::whole_state(*model_); }
+  void settle_gradients() override {
+    if (inner_) inner_->settle_gradients();
+  }
   void enter_no_sync() override;
   void leave_no_sync() override;
   void promise_gradients() override;
@@ -120,6 +123,7 @@ class DdpState : public intercept::Listener,
   void abandon_averages();
 
   std::shared_ptr<torch::nn::Module> model_;
+  std::shared_ptr<shard::ModelState> inner_;  // what cuts the model along another axis; null: nothing
   Communicator comm_;
   DdpSettings settings_;
   NamedTensors parameters_;  // that are trained

@@ -1,6 +1,7 @@
 #include "data_parallel/flat_parameters.h"
 
 #include <tessera/core/error.h>
+#include <tessera/intercept/acting_tensor.h>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -34,6 +35,9 @@ at::Tensor as_real(const at::Tensor& tensor) { return tensor.is_complex() ? at::
 
 FlatParameters::FlatParameters(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {
   for (const auto& parameter : parameters_) {
+    if (intercept::holds_part(parameter)) {
+      throw ConfigError("a parameter is cut by tensor parallelism, and a Synchroniser needs all of it: use distribute()");
+    }
     const auto options = at::TensorOptions().dtype(parameter.dtype()).device(parameter.device());
     auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& one) {
       return one.options.dtype() == options.dtype() && one.options.device() == options.device();

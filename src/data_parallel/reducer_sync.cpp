@@ -2,6 +2,7 @@
 
 #include <tessera/comm/memory_scope.h>
 #include <tessera/core/error.h>
+#include <tessera/intercept/acting_tensor.h>
 #include <tessera/intercept/backward_pass.h>
 #include <tessera/intercept/gradient_node.h>
 #include <tessera/shard/plain_alias.h>
@@ -82,8 +83,24 @@ at::Tensor HookAdapter::parseHookResult(const c10::IValue& result) {
   return started.mapped()();
 }
 
+namespace {
+
+/// What the reducer sees of each parameter. Of one that holds a part, a leaf with the part's memory.
+std::vector<at::Tensor> seen_by_reducer(std::vector<at::Tensor> parameters) {
+  for (at::Tensor& parameter : parameters) {
+    if (intercept::holds_part(parameter)) parameter = intercept::held_part(parameter).detach().requires_grad_();
+  }
+  return parameters;
+}
+
+}  // namespace
+
 ReducerSync::ReducerSync(const NamedTensors& parameters, const Communicator& comm, const DdpSettings& settings)
-    : parameters_(parameters.tensors), comm_(comm), settings_(settings) {
+    : model_parameters_(parameters.tensors),
+      parameters_(seen_by_reducer(parameters.tensors)),
+      comm_(comm),
+      settings_(settings) {
+  take_gradients();
   std::unordered_map<std::size_t, std::string> names;
   for (std::size_t i = 0; i < parameters.names.size(); ++i) names[i] = parameters.names[i];
   // Note [Buckets in the group's memory]
@@ -133,7 +150,24 @@ void ReducerSync::note_places(const std::vector<c10d::GradBucket>& buckets) {
   }
 }
 
+void ReducerSync::take_gradient(std::size_t index) {
+  if (!intercept::holds_part(model_parameters_[index])) return;
+  parameters_[index].mutable_grad() = intercept::gradient_part(model_parameters_[index]);
+}
+
+void ReducerSync::take_gradients() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) take_gradient(i);
+}
+
+void ReducerSync::give_gradients_back() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!intercept::holds_part(model_parameters_[i])) continue;
+    intercept::set_gradient_part(model_parameters_[i], parameters_[i].grad());
+  }
+}
+
 void ReducerSync::gradient_came(std::size_t index, bool averages) {
+  take_gradient(index);
   if (averages && divides_) divide(index);
   // In a pass that does not average, the reducer only notes which parameters are used.
   reducer_->autograd_hook(index);
@@ -187,6 +221,7 @@ void ReducerSync::arrange(const Indices& buckets) {
 }
 
 void ReducerSync::backward_starts(const std::vector<bool>& used, bool is_first) {
+  take_gradients();
   reducer_->prepare_for_forward();  // the reducer counts its passes in this call
   rebuild_buckets();
   adapter_->begin_pass();
@@ -212,6 +247,7 @@ void ReducerSync::backward_starts(const std::vector<bool>& used, bool is_first) 
 
 void ReducerSync::backward_ends() {
   if (!settings_.delay_all_reduce) return;
+  take_gradients();
   reducer_->prepare_for_backward({});
   for (std::size_t i = 0; i < parameters_.size(); ++i) reducer_->autograd_hook(i);
 }
@@ -226,14 +262,17 @@ void ReducerSync::gradients_are_final() {
 }
 
 void ReducerSync::release_views() {
-  if (!settings_.gradient_as_bucket_view) return;
-  for (const at::Tensor& parameter : parameters_) {
-    at::Tensor& gradient = parameter.mutable_grad();
-    if (gradient.defined() && gradient.is_view()) gradient = plain_alias_of(gradient);
+  if (settings_.gradient_as_bucket_view) {
+    for (const at::Tensor& parameter : parameters_) {
+      at::Tensor& gradient = parameter.mutable_grad();
+      if (gradient.defined() && gradient.is_view()) gradient = plain_alias_of(gradient);
+    }
   }
+  give_gradients_back();
 }
 
 void ReducerSync::shadow_backward() {
+  take_gradients();
   rebuild_buckets();
   adapter_->begin_pass();
   std::vector<GradientHook::Finish> finish;
@@ -259,6 +298,7 @@ void ReducerSync::set_bucket_bytes(std::int64_t bucket_bytes) {
 }
 
 GradientSync::Buckets ReducerSync::buckets() {
+  take_gradients();
   rebuild_buckets();
   if (reducer_->should_rebuild_buckets()) return {};
   std::unordered_map<const c10::TensorImpl*, std::int64_t> index_of;

@@ -98,8 +98,13 @@ class ReducerSync : public GradientSync {
   void note_places(const std::vector<c10d::GradBucket>& buckets);
   void divide(std::size_t index);
   void release_views();
+  /// The reducer sees the model's gradients, and the model those of the reducer: of parameters that hold a part.
+  void take_gradient(std::size_t index);
+  void take_gradients();
+  void give_gradients_back();
 
-  std::vector<at::Tensor> parameters_;
+  std::vector<at::Tensor> model_parameters_;
+  std::vector<at::Tensor> parameters_;  // as the reducer sees them
   Communicator comm_;
   DdpSettings settings_;
   std::shared_ptr<c10d::Reducer> reducer_;

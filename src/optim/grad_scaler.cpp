@@ -1,4 +1,5 @@
 #include <tessera/core/error.h>
+#include <tessera/intercept/acting_tensor.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/shard/gradient_promise.h>
 
@@ -49,7 +50,7 @@ std::vector<at::Tensor> gradients_of(const torch::optim::Optimizer& optimizer) {
               << "; keep the weights in float and compute under tessera::Autocast(at::kHalf)";
         throw ConfigError(fault.str());
       }
-      gradients.push_back(gradient.is_sparse() ? gradient._values() : gradient);
+      gradients.push_back(gradient.is_sparse() ? gradient._values() : intercept::held_part(gradient));
     }
   }
   return gradients;

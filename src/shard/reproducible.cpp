@@ -52,13 +52,22 @@ void refuse_sparse_gradients(const torch::nn::Module& model) {
   });
 }
 
+void refuse_cut_buffers(const torch::nn::Module& model) {
+  const NamedTensors buffers = buffers_of(model);
+  for (std::size_t i = 0; i < buffers.tensors.size(); ++i) {
+    if (!intercept::holds_part(buffers.tensors[i])) continue;
+    throw ConfigError("the buffer " + buffers.names[i] + " is cut by tensor parallelism, and copies or shards of the model "
+                      "keep buffers whole: leave its layer out of the plan");
+  }
+}
+
 void refuse_cut_models(const torch::nn::Module& model) {
   const NamedTensors state = state_of(model);
   for (std::size_t i = 0; i < state.tensors.size(); ++i) {
-    if (state.tensors[i].has_storage() || !intercept::acting_data(state.tensors[i])) continue;
+    if (!intercept::holds_part(state.tensors[i])) continue;
     throw ConfigError(state.names[i] +
-                      " is cut by tensor parallelism, which cannot be combined with copies or shards of "
-                      "the model yet: use one of them");
+                      " is cut by tensor parallelism, which this way of training cannot be combined with: use "
+                      "distribute() or fully_shard(), without reproducible(true)");
   }
 }
 

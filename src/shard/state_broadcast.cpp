@@ -1,5 +1,6 @@
 #include <tessera/comm/texts.h>
 #include <tessera/core/error.h>
+#include <tessera/intercept/acting_tensor.h>
 #include <tessera/shard/buffer_sync.h>
 #include <tessera/shard/global_slice.h>
 #include <tessera/shard/same_model.h>
@@ -57,8 +58,8 @@ void for_each_batch(const Tensors& tensors, const std::function<void(Tensors)>& 
   std::map<std::pair<c10::ScalarType, std::string>, std::int64_t> waiting_bytes;
   for (const auto& tensor : tensors) {
     const auto kind = std::pair(tensor.scalar_type(), tensor.device().str());
-    waiting[kind].push_back(tensor.detach());
-    waiting_bytes[kind] += static_cast<std::int64_t>(tensor.nbytes());
+    waiting[kind].push_back(intercept::held_part(tensor));
+    waiting_bytes[kind] += static_cast<std::int64_t>(waiting[kind].back().nbytes());
     if (waiting_bytes[kind] < kTogetherBytes) continue;
     move(waiting[kind]);
     waiting.erase(kind);

@@ -2,6 +2,7 @@
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
 #include <tessera/data_parallel/distribute.h>
+#include <tessera/data_parallel/synchroniser.h>
 #include <tessera/fsdp/fully_shard.h>
 #include <tessera/intercept/acting_tensor.h>
 #include <tessera/intercept/deferred_init.h>
@@ -147,13 +148,20 @@ TEST(TensorParallel, RefusesBatchesThatDiffer) {
   });
 }
 
-TEST(TensorParallel, RefusesToBeSharedFurther) {
+TEST(TensorParallel, RefusesToBeSharedInSomeWays) {
   with_mlp(1, [](const World& world, Mlp& model, const TensorParallelModel& parallel) {
     const auto module = std::const_pointer_cast<nn::Module>(parallel.module().shared_from_this());
-    expect_parts(message_of<ConfigError>([&] { fully_shard(module, world); }), {"up.weight", "tensor parallelism"});
-    expect_parts(message_of<ConfigError>([&] { static_cast<void>(distribute(module, world)); }),
-                 {"up.weight", "tensor parallelism"});
-    static_cast<void>(model);
+    const auto copies = DdpOptions().reproducible(true).micro_batches(1);
+    expect_parts(message_of<ConfigError>([&] { static_cast<void>(distribute(module, world, copies)); }),
+                 {"up.weight", "is cut by tensor parallelism, which this way of training", "without reproducible(true)"});
+    expect_parts(message_of<ConfigError>([&] { Synchroniser(model.parameters(), world); }),
+                 {"a parameter is cut by tensor parallelism, and a Synchroniser needs all of it"});
+  });
+  run_threads(1, [](const World& world) {
+    nn::Sequential model(nn::Linear(4, 4), nn::BatchNorm1d(4));
+    tensor_parallel(model, world, {{"1", split_columns()}});
+    expect_parts(message_of<ConfigError>([&] { static_cast<void>(distribute(model.ptr(), world)); }),
+                 {"the buffer 1.running_mean is cut by tensor parallelism", "leave its layer out of the plan"});
   });
 }
 

@@ -67,6 +67,13 @@ void unmark_acting(const at::Tensor& tensor);
 at::Tensor held_part(const at::Tensor& tensor);
 /// Its sizes. Valid as long as the tensor is what it is.
 at::IntArrayRef held_sizes(const at::Tensor& tensor);
+/// Whether it was marked by mark_part() or make_part().
+bool holds_part(const at::Tensor& tensor);
+/// The gradient of such a tensor, as one of its part: shares memory with it, unless the program has set a whole one.
+/// Undefined if there is none.
+at::Tensor gradient_part(const at::Tensor& tensor);
+/// The reverse: the gradient has these bytes from now on.
+void set_gradient_part(const at::Tensor& tensor, at::Tensor part);
 
 /// Null for a tensor that does not act.
 ActingDataPtr acting_data(const at::Tensor& tensor);

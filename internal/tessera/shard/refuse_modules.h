@@ -12,7 +12,9 @@ void refuse_sparse_gradients(const torch::nn::Module& model);
 /// Throws ConfigError for a model of which a parameter or buffer is not in host memory, naming it.
 void refuse_devices(const torch::nn::Module& model);
 
-/// Throws ConfigError for a model that tensor parallelism has cut, naming a parameter.
+/// Throws ConfigError for a model of which tensor parallelism has cut a buffer, naming it.
+void refuse_cut_buffers(const torch::nn::Module& model);
+/// The same for a parameter.
 void refuse_cut_models(const torch::nn::Module& model);
 
 /// Throws ConfigError for an embedding with `max_norm`, naming it: its forward changes the rows that it looks up, and

@@ -1,4 +1,5 @@
 #include <tessera/core/error.h>
+#include <tessera/shard/refuse_modules.h>
 #include <tessera/data_parallel/data_parallel.h>
 
 #include <ATen/ATen.h>
@@ -306,6 +307,7 @@ struct Replicas::State {
   State(std::shared_ptr<torch::nn::Module> original, const DataParallelOptions& options)
       : dim(options.dim()), threads_per_replica(static_cast<int>(options.threads_per_replica())) {
     if (!original) throw ConfigError("DataParallel needs a model, found an empty pointer");
+    refuse_cut_models(*original);
     const auto devices = devices_of(options);
     for (const auto& item : original->named_parameters()) {
       if (item.value().device() == devices.front() || (item.value().is_cpu() && devices.front().is_cpu())) continue;

@@ -274,6 +274,24 @@ at::IntArrayRef held_sizes(const at::Tensor& tensor) {
   return mark && mark->part.defined() ? mark->part.sizes() : tensor.sizes();
 }
 
+bool holds_part(const at::Tensor& tensor) {
+  const ActingMark* const mark = acts(tensor) ? mark_of(*tensor.unsafeGetTensorImpl()) : nullptr;
+  return mark && mark->part.defined();
+}
+
+at::Tensor gradient_part(const at::Tensor& tensor) {
+  const at::Tensor& gradient = tensor.grad();
+  if (!gradient.defined() || holds_part(gradient)) return gradient.defined() ? held_part(gradient) : gradient;
+  const at::NoGradGuard no_grad;
+  const ActingDataPtr data = acting_data(tensor);
+  return data->kind().inner_gradient(gradient.detach(), *data);
+}
+
+void set_gradient_part(const at::Tensor& tensor, at::Tensor part) {
+  tensor.mutable_grad() =
+      part.defined() ? make_part(std::move(part), acting_data(tensor), tensor.sizes(), tensor.strides()) : at::Tensor();
+}
+
 void unmark_acting(const at::Tensor& tensor) {
   c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
   ActingMark* const mark = acts(tensor) ? mark_of(*impl) : nullptr;
