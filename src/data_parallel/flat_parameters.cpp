@@ -36,7 +36,8 @@ at::Tensor as_real(const at::Tensor& tensor) { return tensor.is_complex() ? at::
 FlatParameters::FlatParameters(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {
   for (const auto& parameter : parameters_) {
     if (intercept::holds_part(parameter)) {
-      throw ConfigError("a parameter is cut by tensor parallelism, and a Synchroniser needs all of it: use distribute()");
+      throw ConfigError(
+          "a parameter is cut by tensor parallelism, and a Synchroniser needs all of it: use distribute()");
     }
     const auto options = at::TensorOptions().dtype(parameter.dtype()).device(parameter.device());
     auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& one) {

@@ -152,7 +152,8 @@ void ReducerSync::note_places(const std::vector<c10d::GradBucket>& buckets) {
 
 void ReducerSync::take_gradient(std::size_t index) {
   if (!intercept::holds_part(model_parameters_[index])) return;
-  parameters_[index].mutable_grad() = intercept::gradient_part(model_parameters_[index]);
+  parameters_[index].mutable_grad() =
+      intercept::gradient_part(model_parameters_[index], model_parameters_[index].grad());
 }
 
 void ReducerSync::take_gradients() {

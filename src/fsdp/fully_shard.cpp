@@ -2,6 +2,7 @@
 #include <tessera/core/error.h>
 #include <tessera/fsdp/fully_shard.h>
 #include <tessera/shard/global_slice.h>
+#include <tessera/shard/refuse_modules.h>
 #include <tessera/shard/reproducible.h>
 #include <tessera/shard/same_model.h>
 #include <tessera/shard/state_broadcast.h>
@@ -33,6 +34,7 @@ using fsdp::UnitRanks;
 std::string fault_of(const torch::nn::Module& model, const UnitRanks& ranks, const FsdpOptions& options) {
   try {
     FsdpOptions::fields().check(options);
+    if (options.reproducible()) refuse_cut_models(model);
     if (options.reproducible()) refuse_irreproducible_modules(model);
     const auto plan = fsdp::plan_units(model, options);
     if (auto fault = fsdp::fault_of(model, plan); !fault.empty()) return fault;

@@ -2,6 +2,7 @@
 
 #include <tessera/core/error.h>
 #include <tessera/fsdp/fsdp_memory.h>
+#include <tessera/intercept/acting_tensor.h>
 
 #include <ATen/core/grad_mode.h>
 
@@ -80,7 +81,7 @@ void MemoryRecorder::count_parameters() {
     memory_.add(MemoryKind::kParameters, static_cast<std::int64_t>(unit->shard().nbytes()));
   }
   for (const at::Tensor& parameter : state_->parts().replicated().tensors) {
-    memory_.add(MemoryKind::kParameters, static_cast<std::int64_t>(parameter.nbytes()));
+    memory_.add(MemoryKind::kParameters, static_cast<std::int64_t>(intercept::held_part(parameter).nbytes()));
   }
 }
 

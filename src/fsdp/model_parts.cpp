@@ -1,6 +1,7 @@
 #include "fsdp/model_parts.h"
 
 #include <tessera/core/error.h>
+#include <tessera/intercept/acting_tensor.h>
 #include <tessera/intercept/deferred_init.h>
 #include <tessera/intercept/large_blocks.h>
 #include <tessera/shard/global_slice.h>
@@ -34,7 +35,7 @@ std::size_t flat_bytes(const UnitPlan& unit, c10::ScalarType dtype) {
   for (const at::Tensor& parameter : unit.parameters.tensors) {
     const auto size = dtype == c10::ScalarType::Undefined ? parameter.element_size()
                                                           : static_cast<std::int64_t>(c10::elementSize(dtype));
-    num_bytes += static_cast<std::size_t>(parameter.numel() * size) + 128;
+    num_bytes += static_cast<std::size_t>(c10::multiply_integers(intercept::held_sizes(parameter)) * size) + 128;
   }
   return num_bytes;
 }
@@ -51,7 +52,7 @@ UnitPrecision precision_of(const std::string& unit, const FsdpOptions& options) 
 }  // namespace
 
 ModelParts::ModelParts(std::shared_ptr<torch::nn::Module> model, UnitRanks ranks, const FsdpOptions& options)
-    : model_(std::move(model)), ranks_(std::move(ranks)) {
+    : model_(std::move(model)), inner_(shard::find_shared(*model_)), ranks_(std::move(ranks)) {
   intercept::keep_large_blocks_apart();
   ModelPlan plan = plan_units(*model_, options);
   replicated_ = std::move(plan.replicated);
@@ -111,8 +112,9 @@ FsdpStatistics ModelParts::byte_counts() const {
     statistics.shard_bytes += unit->shard().nbytes();
   }
   for (const at::Tensor& parameter : replicated_.tensors) {
-    statistics.full_bytes += parameter.nbytes();
-    statistics.shard_bytes += parameter.nbytes();
+    const std::uint64_t num_bytes = intercept::held_part(parameter).nbytes();
+    statistics.full_bytes += num_bytes;
+    statistics.shard_bytes += num_bytes;
   }
   return statistics;
 }
@@ -161,9 +163,11 @@ std::vector<StateSlice> ModelParts::state_slices() const {
 }
 
 std::vector<ModelAxis> ModelParts::axes() const {
-  require_uncut_parameters("ParallelModel::axes()");
+  if (!inner_) require_uncut_parameters("ParallelModel::axes()");
   std::vector<ModelAxis> axes{{ranks_.shards, true}};
   if (ranks_.replicas) axes.push_back({*ranks_.replicas, false});
+  if (!inner_) return axes;
+  for (const ModelAxis& axis : inner_->axes()) axes.push_back(axis);
   return axes;
 }
 
@@ -172,6 +176,13 @@ std::vector<TrainedTensor> ModelParts::trained() const {
   constexpr std::size_t kReplicas = 1;
   const auto over_replicas = ranks_.replicas ? std::vector{kReplicas} : std::vector<std::size_t>{};
   const auto over_all = ranks_.replicas ? std::vector{kShards, kReplicas} : std::vector{kShards};
+  // Along the axes of tensor parallelism every rank has a parameter that is not cut.
+  const std::size_t num_outer = over_all.size();
+  const std::size_t num_inner = inner_ ? inner_->axes().size() : 0;
+  const auto and_inner = [&](std::vector<std::size_t> over, const at::Tensor& parameter) {
+    for (std::size_t i = 0; i < num_inner && !intercept::holds_part(parameter); ++i) over.push_back(num_outer + i);
+    return over;
+  };
   std::vector<TrainedTensor> trained;
   for (const auto& unit : units_) {
     if (!unit->is_trained()) continue;
@@ -182,10 +193,11 @@ std::vector<TrainedTensor> ModelParts::trained() const {
       trained.push_back({slices[i].name,
                          slices[i].values,
                          {{slices[i].name, slices[i].slice, {0, slices[i].values.numel()}}},
-                         over_replicas});
+                         and_inner(over_replicas, unit->parameters()[i])});
     }
     if (!slices.empty()) continue;
-    auto& of_unit = trained.emplace_back(TrainedTensor{unit->name(), unit->shard(), {}, over_replicas});
+    auto& of_unit = trained.emplace_back(
+        TrainedTensor{unit->name(), unit->shard(), {}, and_inner(over_replicas, unit->parameters().front())});
     for (std::size_t i = 0; i < unit->parameters().size(); ++i) {
       of_unit.parts.push_back({unit->layout().items()[i].name, unit->slice_of(i), unit->place_in_shard(i)});
     }
@@ -194,7 +206,10 @@ std::vector<TrainedTensor> ModelParts::trained() const {
     const at::Tensor& tensor = replicated_.tensors[i];
     if (!trains_replicated_[i]) continue;
     const std::string& name = replicated_.names[i];
-    trained.push_back({name, tensor, {{name, global_slice(tensor), {0, tensor.numel()}}}, over_all});
+    trained.push_back({name,
+                       tensor,
+                       {{name, global_slice(tensor), {0, c10::multiply_integers(intercept::held_sizes(tensor))}}},
+                       and_inner(over_all, tensor)});
   }
   return trained;
 }

@@ -62,6 +62,7 @@ class ModelParts {
   void require_uncut_parameters(const std::string& what) const;
 
   std::shared_ptr<torch::nn::Module> model_;
+  std::shared_ptr<shard::ModelState> inner_;  // what cuts the model along another axis; null: nothing
   UnitRanks ranks_;
   NamedTensors replicated_;
   std::vector<bool> trains_replicated_;

@@ -1,6 +1,7 @@
 #include "fsdp/plan_units.h"
 
 #include <tessera/core/error.h>
+#include <tessera/intercept/acting_tensor.h>
 #include <tessera/intercept/deferred_init.h>
 #include <tessera/shard/refuse_modules.h>
 
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <tuple>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -59,18 +61,21 @@ class Planner {
 
   void take(std::string name, const at::Tensor& parameter, NamedTensors& left) {
     if (!parameter.defined() || !seen_.insert(parameter.unsafeGetTensorImpl()).second) return;
-    const bool whole = parameter.numel() < min_elements_ || parameter.numel() == 0 || !parameter.is_floating_point();
+    const std::int64_t num_elements = num_held(parameter);
+    const bool whole = num_elements < min_elements_ || num_elements == 0 || !parameter.is_floating_point();
     NamedTensors& target = whole ? plan_.replicated : left;
     target.names.push_back(std::move(name));
     target.tensors.push_back(parameter);
   }
 
   void make_units(const std::string& name, const NamedTensors& parameters) {
-    // Frozen parameters form units of their own: an optimizer, with weight decay say, must not change them.
-    std::map<std::pair<at::ScalarType, bool>, NamedTensors> kinds;
+    // Frozen parameters form units of their own: an optimizer, with weight decay say, must not change them. So do those
+    // that tensor parallelism has cut: a norm counts them on every rank of that axis, and the others on one.
+    std::map<std::tuple<at::ScalarType, bool, bool>, NamedTensors> kinds;
     for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
       const at::Tensor& parameter = parameters.tensors[i];
-      NamedTensors& kind = kinds[{parameter.scalar_type(), !parameter.requires_grad()}];
+      NamedTensors& kind =
+          kinds[{parameter.scalar_type(), !parameter.requires_grad(), intercept::holds_part(parameter)}];
       kind.names.push_back(parameters.names[i]);
       kind.tensors.push_back(parameter);
     }
@@ -81,7 +86,7 @@ class Planner {
   void make_units_of_kind(const std::string& name, const NamedTensors& parameters) {
     std::int64_t num_bytes = 0;  // of the unit that is being filled
     for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
-      const auto more = static_cast<std::int64_t>(parameters.tensors[i].nbytes());
+      const std::int64_t more = num_held(parameters.tensors[i]) * parameters.tensors[i].element_size();
       if (i == 0 || more > max_bytes_ - num_bytes) {
         plan_.units.push_back({name, {}});
         num_bytes = 0;
@@ -99,8 +104,13 @@ class Planner {
 
   static std::int64_t count(const NamedTensors& parameters) {
     std::int64_t num_elements = 0;
-    for (const at::Tensor& parameter : parameters.tensors) num_elements += parameter.numel();
+    for (const at::Tensor& parameter : parameters.tensors) num_elements += num_held(parameter);
     return num_elements;
+  }
+
+  /// Of a parameter that tensor parallelism has cut: of this rank's part.
+  static std::int64_t num_held(const at::Tensor& parameter) {
+    return c10::multiply_integers(intercept::held_sizes(parameter));
   }
 
   const WrapPolicy& policy_;
@@ -199,6 +209,7 @@ std::string fault_of_memory(const Parameters& parameters) {
   std::vector<Parameters> by_memory;
   std::map<const c10::StorageImpl*, std::size_t> places;
   for (const Parameter& parameter : parameters) {
+    // The part of one that is cut was made for it.
     if (is_deferred(parameter.tensor) || !parameter.tensor.has_storage() || parameter.tensor.numel() == 0) continue;
     const auto* const memory = parameter.tensor.storage().unsafeGetStorageImpl();
     const auto [place, is_new] = places.try_emplace(memory, by_memory.size());
@@ -216,7 +227,7 @@ std::string fault_of_memory(const Parameters& parameters) {
 
 std::string fault_of(const torch::nn::Module& model, const ModelPlan& plan) {
   try {
-    refuse_cut_models(model);
+    refuse_cut_buffers(model);
     refuse_devices(model);
     refuse_sparse_gradients(model);
     refuse_renormalising_modules(model);

@@ -1,6 +1,7 @@
 #include "fsdp/unit.h"
 
 #include <tessera/core/error.h>
+#include <tessera/intercept/acting_tensor.h>
 #include <tessera/intercept/deferred_init.h>
 #include <tessera/shard/global_slice.h>
 #include <tessera/shard/plain_alias.h>
@@ -34,6 +35,14 @@ FlatLayout layout_of(const UnitPlan& plan, std::int64_t alignment) {
     layout.add(plan.parameters.names[i], global_slice(plan.parameters.tensors[i]));
   }
   return layout;
+}
+
+/// The tensors with the bytes of these parameters.
+std::vector<at::Tensor> held_by(std::vector<at::Tensor> parameters) {
+  for (at::Tensor& parameter : parameters) {
+    if (intercept::holds_part(parameter)) parameter = intercept::held_part(parameter);
+  }
+  return parameters;
 }
 
 std::string label_of(const std::string& name) { return name.empty() ? "the model itself" : "\"" + name + "\""; }
@@ -102,6 +111,7 @@ Unit::Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecisio
       gradient_dtype_(either(precision.reduce_dtype, compute_dtype_)),
       keeps_gradient_dtype_(precision.keep_low_precision_grads),
       parameters_(plan.parameters.tensors),
+      held_(held_by(parameters_)),
       layout_(layout_of(plan, elements_of_vector(compute_dtype_))),
       partition_(layout_.num_elements(), ranks_.shards.size(), elements_of_vector(compute_dtype_)),
       mine_(partition_.of(ranks_.shards.rank())),
@@ -111,18 +121,18 @@ Unit::Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecisio
       gate_(std::move(gate)),
       gradients_(layout_.num_elements(), gradient_dtype_, device_, where_gradients_are(name_)) {
   const at::NoGradGuard no_grad;
-  adopt_values(plan, init_sync);
+  adopt_values(init_sync);
 }
 
-void Unit::adopt_values(const UnitPlan& plan, bool init_sync) {
+void Unit::adopt_values(bool init_sync) {
   const at::Tensor flat = empty_flat();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) copy_values(view_of(flat, i), plan.parameters.tensors[i]);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) copy_values(view_of(flat, i), held_[i]);
   if (init_sync) ranks_.broadcast(flat);
   shard_ = source_->make_shard();
   set_values(flat);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& item = layout_.items()[i];
-    set_memory(parameters_[i], storage_.view(item.range.start, item.shape()));
+    set_memory(held_[i], storage_.view(item.range.start, item.shape()));
   }
   if (is_whole()) give_whole();
   shard_.set_requires_grad(is_trained_);
@@ -237,9 +247,13 @@ void Unit::set_values(const at::Tensor& flat) {
   source_->after_write();
 }
 
+bool Unit::is_held(std::size_t index) const {
+  return !intercept::holds_part(parameters_[index]) || intercept::held_part(parameters_[index]).is_same(held_[index]);
+}
+
 void Unit::require_own_memory() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (storage_.holds(parameters_[i])) continue;
+    if (storage_.holds(held_[i]) && is_held(i)) continue;
     throw ConfigError("the parameter " + layout_.items()[i].name +
                       " was given other memory after fully_shard() (rank " +
                       std::to_string(ranks_.shards.world_rank()) +
@@ -266,7 +280,8 @@ void Unit::require_unchanged() const {
 
 void Unit::refuse(const std::string& why) {
   explain(why);
-  for (at::Tensor& parameter : parameters_) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor& parameter = is_held(i) ? held_[i] : parameters_[i];
     if (storage_.holds(parameter)) continue;
     // In the type that it has now; else the operator would throw because of the type.
     const HollowStorage nothing(parameter.numel(), parameter.scalar_type(), parameter.device(), why);
@@ -327,8 +342,9 @@ std::vector<at::Tensor> Unit::trained() const {
 
 // ---- gradients ------------------------------------------------------------------------------------------------------
 
-void Unit::take_gradient(std::size_t index, const at::Tensor& gradient) {
+void Unit::take_gradient(std::size_t index, const at::Tensor& whole_gradient) {
   const at::NoGradGuard no_grad;
+  const at::Tensor gradient = intercept::gradient_part(parameters_[index], whole_gradient);
   if (!gradients_.has_bytes()) {
     gradients_.give(gradient_buffers_.flat.lend(static_cast<std::size_t>(gradients_.num_bytes())));
     clear_gaps(gradients_.flat());
@@ -424,7 +440,12 @@ void Unit::mark_gradients() {
   is_marked_ = true;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& item = layout_.items()[i];
-    parameters_[i].mutable_grad() = gradient_mark_.view(item.range.start, parameters_[i].sizes());
+    const at::Tensor mark = gradient_mark_.view(item.range.start, held_[i].sizes());
+    if (intercept::holds_part(parameters_[i])) {
+      intercept::set_gradient_part(parameters_[i], mark);
+    } else {
+      parameters_[i].mutable_grad() = mark;
+    }
   }
 }
 

@@ -122,7 +122,7 @@ class Unit {
   }
 
   /// Adds to the gradient that earlier passes have left.
-  void take_gradient(std::size_t index, const at::Tensor& gradient);
+  void take_gradient(std::size_t index, const at::Tensor& whole_gradient);
   /// The bytes of all gradients of the unit, before they are averaged.
   std::int64_t gradient_bytes() const { return gradients_.num_bytes(); }
   bool has_unreduced_gradients() const { return gradients_.has_bytes() && !reduced_.defined(); }
@@ -151,7 +151,9 @@ class Unit {
   at::Tensor memory_for_average();
   at::Tensor my_part() const { return storage_.flat().narrow(0, mine_.start, mine_.size); }
   void give_whole();
-  void adopt_values(const UnitPlan& plan, bool init_sync);
+  void adopt_values(bool init_sync);
+  /// Whether the parameter still has its bytes in the tensor that it had them in.
+  bool is_held(std::size_t index) const;
 
   std::string name_;
   std::string why_sharded_;
@@ -164,6 +166,7 @@ class Unit {
   at::ScalarType gradient_dtype_;  // in which gradients are averaged
   bool keeps_gradient_dtype_;
   std::vector<at::Tensor> parameters_;
+  std::vector<at::Tensor> held_;  // with their bytes: the parts of those that tensor parallelism has cut
   FlatLayout layout_;
   Partition partition_;
   Range mine_;

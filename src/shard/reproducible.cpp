@@ -56,7 +56,8 @@ void refuse_cut_buffers(const torch::nn::Module& model) {
   const NamedTensors buffers = buffers_of(model);
   for (std::size_t i = 0; i < buffers.tensors.size(); ++i) {
     if (!intercept::holds_part(buffers.tensors[i])) continue;
-    throw ConfigError("the buffer " + buffers.names[i] + " is cut by tensor parallelism, and copies or shards of the model "
+    throw ConfigError("the buffer " + buffers.names[i] +
+                      " is cut by tensor parallelism, and copies or shards of the model "
                       "keep buffers whole: leave its layer out of the plan");
   }
 }

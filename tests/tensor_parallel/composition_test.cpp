@@ -94,7 +94,6 @@ void expect_same(const std::string& name, int dp, int tp, const Share& share) {
   });
 }
 
-
 TEST(TensorComposition, WithCopies) {
   const auto share = [](const std::string& name) {
     return [name](const std::shared_ptr<ParityModel>& model, const DeviceMesh& mesh) -> ParallelModel {
@@ -110,6 +109,25 @@ TEST(TensorComposition, WithCopies) {
     expect_same(name, 3, 1, share(name));
   }
   expect_same("gpt", 4, 2, share("gpt"));
+}
+
+TEST(TensorComposition, WithShards) {
+  const auto share = [](const std::string& name, const FsdpOptions& options) {
+    return [name, options](const std::shared_ptr<ParityModel>& model, const DeviceMesh& mesh) -> ParallelModel {
+      const auto cut = tensor_parallel(model, mesh["tp"], plan_for(name));
+      return fully_shard(std::shared_ptr<torch::nn::Module>(model), mesh["dp"], options);
+    };
+  };
+  for (const std::string name : {"gpt", "recomputed gpt", "gpt2", "transformer"}) {
+    for (const auto strategy :
+         {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kZero1}) {
+      const auto options = FsdpOptions().strategy(strategy).min_num_params(9).max_unit_bytes(2000);
+      expect_same(name, 2, 2, share(name, options));
+    }
+    expect_same(name, 1, 3, share(name, FsdpOptions().min_num_params(40)));
+    expect_same(name, 3, 1, share(name, FsdpOptions().min_num_params(1).use_orig_params(true)));
+  }
+  expect_same("gpt", 4, 2, share("gpt", FsdpOptions().min_num_params(9)));
 }
 
 }  // namespace

@@ -152,8 +152,9 @@ TEST(TensorParallel, RefusesToBeSharedInSomeWays) {
   with_mlp(1, [](const World& world, Mlp& model, const TensorParallelModel& parallel) {
     const auto module = std::const_pointer_cast<nn::Module>(parallel.module().shared_from_this());
     const auto copies = DdpOptions().reproducible(true).micro_batches(1);
-    expect_parts(message_of<ConfigError>([&] { static_cast<void>(distribute(module, world, copies)); }),
-                 {"up.weight", "is cut by tensor parallelism, which this way of training", "without reproducible(true)"});
+    expect_parts(
+        message_of<ConfigError>([&] { static_cast<void>(distribute(module, world, copies)); }),
+        {"up.weight", "is cut by tensor parallelism, which this way of training", "without reproducible(true)"});
     expect_parts(message_of<ConfigError>([&] { Synchroniser(model.parameters(), world); }),
                  {"a parameter is cut by tensor parallelism, and a Synchroniser needs all of it"});
   });

@@ -69,9 +69,9 @@ at::Tensor held_part(const at::Tensor& tensor);
 at::IntArrayRef held_sizes(const at::Tensor& tensor);
 /// Whether it was marked by mark_part() or make_part().
 bool holds_part(const at::Tensor& tensor);
-/// The gradient of such a tensor, as one of its part: shares memory with it, unless the program has set a whole one.
-/// Undefined if there is none.
-at::Tensor gradient_part(const at::Tensor& tensor);
+/// A gradient of such a tensor, as one of its part: shares memory with it, unless it is a whole one, as a program may
+/// set it. Undefined stays undefined. A gradient of any other tensor stays what it is.
+at::Tensor gradient_part(const at::Tensor& tensor, const at::Tensor& gradient);
 /// The reverse: the gradient has these bytes from now on.
 void set_gradient_part(const at::Tensor& tensor, at::Tensor part);
 

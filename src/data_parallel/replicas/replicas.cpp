@@ -1,6 +1,6 @@
 #include <tessera/core/error.h>
-#include <tessera/shard/refuse_modules.h>
 #include <tessera/data_parallel/data_parallel.h>
+#include <tessera/shard/refuse_modules.h>
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>

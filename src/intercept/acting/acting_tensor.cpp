@@ -279,9 +279,9 @@ bool holds_part(const at::Tensor& tensor) {
   return mark && mark->part.defined();
 }
 
-at::Tensor gradient_part(const at::Tensor& tensor) {
-  const at::Tensor& gradient = tensor.grad();
-  if (!gradient.defined() || holds_part(gradient)) return gradient.defined() ? held_part(gradient) : gradient;
+at::Tensor gradient_part(const at::Tensor& tensor, const at::Tensor& gradient) {
+  if (!gradient.defined() || !holds_part(tensor)) return gradient;
+  if (holds_part(gradient)) return held_part(gradient);
   const at::NoGradGuard no_grad;
   const ActingDataPtr data = acting_data(tensor);
   return data->kind().inner_gradient(gradient.detach(), *data);
