@@ -1,6 +1,7 @@
 #include "train/state/saved_names.h"
 
 #include <tessera/core/error.h>
+#include <tessera/intercept/acting_tensor.h>
 
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
@@ -171,10 +172,11 @@ ModelTensors tensors_of(const ParallelModel& model) {
 
 HeldSlice slice_of(const std::string& group, const std::string& name, const ParameterPart& part,
                    const at::Tensor& tensor) {
+  const at::Tensor held = intercept::held_part(tensor);
   // Not as a flat view: a whole tensor may have another memory format than row-major.
-  if (part.held == Range{0, tensor.numel()}) return {{name, part.slice, tensor.detach()}, group};
+  if (part.held == Range{0, held.numel()}) return {{name, part.slice, held}, group};
   const at::NoGradGuard no_grad;
-  return {{name, part.slice, tensor.detach().view({-1}).narrow(0, part.held.start, part.held.size)}, group};
+  return {{name, part.slice, held.view({-1}).narrow(0, part.held.start, part.held.size)}, group};
 }
 
 }  // namespace tessera::train
