@@ -77,16 +77,16 @@ double backward(Gpt2& model, const tessera::ParallelModel& parallel, const tesse
 
 /// In nats a token, of the first samples of `data`, which the ranks share.
 double validate(Gpt2& model, const tessera::ParallelModel& parallel, const tessera::TokenDataset& data,
-                const tessera::World& world, const TrainGptOptions& options) {
+                const tessera::World& world, const tessera::BatchRanks& ranks, const TrainGptOptions& options) {
   const torch::NoGradGuard no_grad;
   parallel.sync_buffers();
   model->eval();
   const auto num_samples = std::min(options.validation_samples(), data.size());
-  tessera::Sampler sampler(num_samples, world.rank(), world.size(),
+  tessera::Sampler sampler(num_samples, ranks.rank, ranks.size,
                            tessera::SamplerOptions()
                                .order("sequential")
                                .last_batch("keep")
-                               .global_batch(options.micro_batch() * world.size()));
+                               .global_batch(options.micro_batch() * ranks.size));
   at::Tensor sums = at::zeros({2}, at::kDouble);
   while (const auto part = sampler.next()) {
     const auto count = static_cast<double>(part->samples.size());
@@ -117,6 +117,7 @@ class Training {
   const TrainGptOptions& options_;
   const tessera::World& world_;
   Gpt2& model_;
+  tessera::DeviceMesh mesh_;
   tessera::TokenDataset data_;
   std::optional<tessera::TokenDataset> validation_;
   tessera::Loader<tessera::TokenBatch> loader_;
@@ -132,11 +133,12 @@ Training::Training(Gpt2& model, const tessera::World& world, const TrainGptOptio
     : options_(options),
       world_(world),
       model_(model),
+      mesh_(make_mesh(world, options.parallel())),
       data_(open_tokens(options.data(), options)),
-      loader_(tessera::Sampler(data_.size(), world.rank(), world.size(),
+      loader_(tessera::Sampler(data_.size(), batch_ranks(mesh_).rank, batch_ranks(mesh_).size,
                                tessera::SamplerOptions().seed(options.seed()).global_batch(options.global_batch())),
               [data = data_](const tessera::SampleBatch& part) { return data.batch(part.samples); }),
-      parallel_(tessera::parallelize(model, make_mesh(world, options.parallel()), options.parallel())),
+      parallel_(tessera::parallelize(model, mesh_, options.parallel())),
       optimizer_(parameter_groups(parallel_, options)),
       schedule_(optimizer_, options.schedule()),
       state_(world),
@@ -177,7 +179,8 @@ void Training::run() {
     auto record = step(number);
     const bool validates = validation_ && is_due(number, options_.validate_every());
     if (validates)
-      record.scalars.emplace_back("validation/loss", validate(model_, parallel_, *validation_, world_, options_));
+      record.scalars.emplace_back("validation/loss",
+                                  validate(model_, parallel_, *validation_, world_, batch_ranks(mesh_), options_));
     observer_->record(record);
     if (validates && world_.rank() == 0) {
       observer_->print("step " + std::to_string(number) + ": validation loss " +

@@ -45,6 +45,12 @@ class DdpState : public intercept::Listener,
   void settle_gradients() override {
     if (inner_) inner_->settle_gradients();
   }
+  void hold(const GatherOptions& options) override {
+    if (inner_) inner_->hold(options);
+  }
+  void let_go(const GatherOptions& options) noexcept override {
+    if (inner_) inner_->let_go(options);
+  }
   void enter_no_sync() override;
   void leave_no_sync() override;
   void promise_gradients() override;

@@ -254,11 +254,13 @@ void FsdpState::hold(const GatherOptions& options) {
   gathers_->hold(units, options.write_back());
   seal(units);
   ++num_wholes_;
+  if (parts_.inner()) parts_.inner()->hold(options);
 }
 
 void FsdpState::let_go(const GatherOptions& options) noexcept {
   const std::vector<int> units = parts_.units_of(options);
   const Flag busy(busy_);
+  if (parts_.inner()) parts_.inner()->let_go(options);
   --num_wholes_;
   try {
     require_sealed(units);

@@ -25,6 +25,8 @@ class ModelParts {
   ModelParts& operator=(const ModelParts&) = delete;
 
   const std::shared_ptr<torch::nn::Module>& model() const { return model_; }
+  /// What cuts the model along another axis; null: nothing does.
+  const std::shared_ptr<shard::ModelState>& inner() const { return inner_; }
   const UnitRanks& ranks() const { return ranks_; }
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
   std::vector<int> all_units() const;

@@ -170,6 +170,31 @@ class TensorParallelState : public shard::ModelState {
 
   std::vector<StateSlice> state_slices() const override { return shard::whole_state(*module_); }
 
+  void hold(const GatherOptions& options) override {
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& tensor : named_by(options)) {
+      const auto known = held_.find(tensor.unsafeGetTensorImpl());
+      if (known != held_.end()) {
+        ++known->second.count;
+        continue;
+      }
+      const CutDataPtr cut = cut_of(tensor);
+      if (!cut) continue;
+      const at::Tensor part = intercept::held_part(tensor);
+      const at::Tensor whole = gather_parts(part, cut->cut(), cut->size(), axis_->comm());
+      intercept::unmark_part(tensor, whole.is_same(part) ? part.clone() : whole);
+      held_.emplace(tensor.unsafeGetTensorImpl(), Held{tensor, part, cut, 1});
+    }
+  }
+  void let_go(const GatherOptions& options) noexcept override {
+    for (const at::Tensor& tensor : named_by(options)) {
+      const auto known = held_.find(tensor.unsafeGetTensorImpl());
+      if (known == held_.end() || --known->second.count > 0) continue;
+      cut_again(known->second);
+      held_.erase(known);
+    }
+  }
+
   /// A whole gradient that a program has set is cut.
   void settle_gradients() override {
     const at::NoGradGuard no_grad;
@@ -183,8 +208,32 @@ class TensorParallelState : public shard::ModelState {
   }
 
  private:
+  /// A tensor that is whole for a time, and its part.
+  struct Held {
+    at::Tensor tensor;
+    at::Tensor part;
+    CutDataPtr cut;
+    int count;  // of those who hold it
+  };
+
+  /// The tensors that hold() and let_go() are about.
+  std::vector<at::Tensor> named_by(const GatherOptions& options) const {
+    return state_of(options.module() ? *options.module() : *module_).tensors;
+  }
+
+  void cut_again(const Held& held) {
+    const at::NoGradGuard no_grad;
+    const std::vector<std::int64_t> sizes = held.tensor.sizes().vec();
+    const std::vector<std::int64_t> strides = held.tensor.strides().vec();
+    const at::Tensor now = take_part(held.tensor.detach(), held.cut->cut(), axis_->size(), axis_->rank());
+    // Who keeps the bytes of the part may forbid writes, so only if there is something to write.
+    if (!at::equal(now, held.part)) at::Tensor(held.part).copy_(now);
+    intercept::mark_part(held.tensor, held.part, held.cut, sizes, strides);
+  }
+
   std::shared_ptr<torch::nn::Module> module_;
   std::shared_ptr<TensorAxis> axis_;
+  std::unordered_map<const c10::TensorImpl*, Held> held_;
 };
 
 }  // namespace tp

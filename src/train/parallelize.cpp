@@ -7,6 +7,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,10 @@ const FieldList<ParallelizeOptions>& ParallelizeOptions::fields() {
                     "Whether each rank has all of the model, or a part of it.")
           .add("shard_ranks", &ParallelizeOptions::shard_ranks_,
                "With hybrid_shard: how many ranks hold one copy of the model together.")
+          .add("tp", &ParallelizeOptions::tp_, "How many ranks share each layer.")
+          .add("tp_plan", &ParallelizeOptions::tp_plan_,
+               "With tp above 1: which layers are cut how, \"blocks.*.mlp.up: columns\".")
+          .section("tensor", &ParallelizeOptions::tensor_, TensorParallelOptions::fields())
           .section("ddp", &ParallelizeOptions::ddp_, DdpOptions::fields())
           .section("fsdp", &ParallelizeOptions::fsdp_, FsdpOptions::fields());
   return list;
@@ -36,7 +41,24 @@ bool is_hybrid(const ParallelizeOptions& options) {
 
 /// The axes along which the options share a model.
 std::vector<std::string> axes_of(const ParallelizeOptions& options) {
-  return is_hybrid(options) ? std::vector<std::string>{"replica", "shard"} : std::vector<std::string>{"dp"};
+  auto axes = is_hybrid(options) ? std::vector<std::string>{"replica", "shard"} : std::vector<std::string>{"dp"};
+  if (options.tp() > 1) axes.insert(axes.begin(), "tp");
+  return axes;
+}
+
+std::optional<TensorParallelModel> cut_layers(const std::shared_ptr<torch::nn::Module>& model, const DeviceMesh& mesh,
+                                              const ParallelizeOptions& options) {
+  if (options.tp() == 1) return std::nullopt;
+  if (options.tp_plan().empty()) {
+    throw ConfigError("tp is " + std::to_string(options.tp()) +
+                      ", and tp_plan does not say which layers are cut: name them, as in \"blocks.*.mlp.up: columns\"");
+  }
+  if (mesh["tp"].size() != options.tp()) {
+    throw ConfigError("tp is " + std::to_string(options.tp()) + ", and the mesh has " +
+                      std::to_string(mesh["tp"].size()) +
+                      " ranks along \"tp\": make the mesh by make_mesh(world, options)");
+  }
+  return tensor_parallel(model, mesh["tp"], TensorPlan::parse(options.tp_plan()), options.tensor());
 }
 
 /// Ranks along another axis would silently train models of their own.
@@ -66,16 +88,36 @@ void recompute_layers(torch::nn::Module& model) {
 }  // namespace
 
 DeviceMesh make_mesh(const World& world, const ParallelizeOptions& options) {
+  if (options.tp() < 1 || world.size() % options.tp() != 0) {
+    throw ConfigError("expected tp to divide the " + std::to_string(world.size()) + " ranks, found " +
+                      std::to_string(options.tp()));
+  }
+  const int num_batches = world.size() / options.tp();
   const int shard_ranks = options.shard_ranks();
+  std::vector<AxisSpec> axes{{"dp", num_batches}};
   if (!is_hybrid(options)) {
     if (shard_ranks != 0) throw ConfigError("shard_ranks is for fsdp.strategy \"hybrid_shard\" only");
-    return DeviceMesh::linear(world, "dp");
+  } else {
+    if (shard_ranks < 1 || num_batches % shard_ranks != 0) {
+      throw ConfigError("hybrid_shard: expected shard_ranks to divide the " + std::to_string(num_batches) +
+                        " ranks, found " + std::to_string(shard_ranks));
+    }
+    axes = {{"replica", num_batches / shard_ranks}, {"shard", shard_ranks}};
   }
-  if (shard_ranks < 1 || world.size() % shard_ranks != 0) {
-    throw ConfigError("hybrid_shard: expected shard_ranks to divide the " + std::to_string(world.size()) +
-                      " ranks, found " + std::to_string(shard_ranks));
+  // The last axis varies fastest: ranks that share layers are neighbours.
+  if (options.tp() > 1) axes.push_back({"tp", options.tp()});
+  return DeviceMesh(world, axes);
+}
+
+BatchRanks batch_ranks(const DeviceMesh& mesh) {
+  BatchRanks ranks;
+  const std::vector<int> coordinates = mesh.coordinates();
+  for (std::size_t i = 0; i < mesh.axes().size(); ++i) {
+    if (mesh.axes()[i].name == "tp") continue;
+    ranks.rank = ranks.rank * mesh.axes()[i].size + coordinates[i];
+    ranks.size *= mesh.axes()[i].size;
   }
-  return DeviceMesh(world, {{"replica", world.size() / shard_ranks}, {"shard", shard_ranks}});
+  return ranks;
 }
 
 ParallelModel parallelize(const std::shared_ptr<torch::nn::Module>& model, const DeviceMesh& mesh,
@@ -83,6 +125,7 @@ ParallelModel parallelize(const std::shared_ptr<torch::nn::Module>& model, const
   if (!model) throw ConfigError("there is no model to parallelize: the pointer is null");
   require_axes_used(mesh, axes_of(options));
   if (options.recompute()) recompute_layers(*model);
+  const auto cut = cut_layers(model, mesh, options);  // what follows keeps it
   if (options.data_parallelism() == DataParallelism::kDdp) return distribute(model, mesh["dp"], options.ddp());
   if (is_hybrid(options)) return fully_shard(model, mesh["shard"], mesh["replica"], options.fsdp());
   return fully_shard(model, mesh["dp"], options.fsdp());

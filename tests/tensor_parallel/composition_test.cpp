@@ -84,10 +84,13 @@ void expect_same(const std::string& name, int dp, int tp, const Share& share) {
               what + ": the norm of step " + std::to_string(step) + " is " + std::to_string(found.norms[place]) +
                   ", expected " + std::to_string(expected.norms[place]));
     }
-    const auto whole = parallel.gather();
     Values values;
-    for (const auto& item : model->named_parameters()) {
-      values[item.key()] = at::empty(item.value().sizes(), at::kDouble).copy_(item.value().detach());
+    {
+      const auto whole = parallel.gather();
+      for (const auto& item : model->named_parameters()) {
+        require(item.value().has_storage(), "a rank may go on alone");
+        values[item.key()] = item.value().detach().clone();
+      }
     }
     const auto [difference, tensor] = largest_difference(values, expected.values);
     require(difference <= 1e-9, what + ": " + tensor + " differs by " + std::to_string(difference * 1e9) + "e-9");

@@ -313,6 +313,25 @@ TEST(TensorParallel, TakesValuesThatAProgramLoads) {
   });
 }
 
+TEST(TensorParallel, IsWholeOnEachRankWhileItIsHeld) {
+  with_mlp(3, [](const World& world, Mlp& model, const TensorParallelModel& parallel) {
+    const at::Tensor expected = Mlp().forward(batch()).detach();
+    {
+      const auto whole = parallel.gather();
+      if (world.rank() == 1) require_equal(model.forward(batch()).detach(), expected, "alone");
+      const auto again = parallel.gather(GatherOptions().module(model.up.ptr()));
+      require(model.up->weight.data_ptr() != nullptr, "bytes");
+      const torch::NoGradGuard no_grad;
+      model.up->weight.mul_(2);  // on every rank
+    }
+    require(intercept::holds_part(model.up->weight), "it is cut again");
+    require_equal(at::empty({6, 4}, at::kDouble).copy_(model.up->weight.detach()), Mlp().up->weight.detach() * 2,
+                  "what was written stays");
+    model.forward(batch()).sum().backward();
+    require(intercept::holds_part(model.up->weight.grad()), "and trains on");
+  });
+}
+
 TEST(TensorParallel, StartsWithTheValuesOfRankZero) {
   run_threads(2, [](const World& world) {
     const auto model = std::make_shared<Mlp>();

@@ -62,6 +62,8 @@ void mark_part(const at::Tensor& tensor, at::Tensor part, ActingDataPtr data, at
 at::Tensor make_part(at::Tensor part, ActingDataPtr data, at::IntArrayRef sizes, at::IntArrayRef strides);
 /// A marked tensor is an ordinary one again. Requires: it holds all of itself.
 void unmark_acting(const at::Tensor& tensor);
+/// The same for one that holds a part: `whole` has its bytes from now on.
+void unmark_part(const at::Tensor& tensor, const at::Tensor& whole);
 /// The tensor with the bytes: what a wrapper holds, the part of a tensor that was marked so, any other tensor itself.
 /// Without a history.
 at::Tensor held_part(const at::Tensor& tensor);

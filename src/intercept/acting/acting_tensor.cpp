@@ -302,6 +302,16 @@ void unmark_acting(const at::Tensor& tensor) {
   (impl->*Members::keys_member()) = impl->key_set().remove(kActingKey);
 }
 
+void unmark_part(const at::Tensor& tensor, const at::Tensor& whole) {
+  if (!holds_part(tensor)) throw InternalError("a tensor that holds no part is to be whole");
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  auto before = mark_of(*impl)->before;  // setting it drops the mark
+  impl->set_backend_meta(before);
+  (impl->*Members::keys_member()) = impl->key_set().remove(kActingKey);
+  at::Tensor(tensor).set_data(whole);
+  impl->set_backend_meta(std::move(before));
+}
+
 ActingDataPtr acting_data(const at::Tensor& tensor) {
   if (!acts(tensor)) return {};
   if (const ActingMark* const mark = mark_of(*tensor.unsafeGetTensorImpl())) return mark->data;
