@@ -5,6 +5,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "tensor_parallel/collectives.h"
@@ -19,6 +20,14 @@ using intercept::OperatorCall;
 
 thread_local const OperatorCall* current_call = nullptr;
 
+/// Whether it is given a tensor for its result, as add_out() is: no rule knows of that.
+bool writes_elsewhere(const OperatorCall& call) {
+  const auto& arguments = call.op().schema().arguments();
+  return std::ranges::any_of(arguments, [](const c10::Argument& argument) {
+    return argument.kwarg_only() && argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+  });
+}
+
 class CutKind : public intercept::ActingKind {
  public:
   std::string name() const override { return "tensor of tensor parallelism"; }
@@ -26,7 +35,8 @@ class CutKind : public intercept::ActingKind {
 
   void call(OperatorCall& call) const override {
     const CurrentCall current(call);
-    if (const auto rule = find_rule(call.op())) {
+    const auto rule = writes_elsewhere(call) ? nullptr : find_rule(call.op());
+    if (rule) {
       rule(call);
     } else {
       gather_and_run(call);
@@ -122,17 +132,39 @@ void whole_strides(const at::Tensor& local, const CutData& cut, const Lengths& s
 }  // namespace
 
 at::Tensor wrap(at::Tensor local, const CutDataPtr& cut) {
-  const auto dim = static_cast<std::size_t>(cut->dim());
   Lengths sizes(local.sizes().begin(), local.sizes().end());
   Lengths strides(local.strides().begin(), local.strides().end());
+  sizes[static_cast<std::size_t>(cut->dim())] = cut->size();
+  whole_strides(local, *cut, sizes, strides);
+  return wrap(std::move(local), cut, strides);
+}
+
+at::Tensor wrap(at::Tensor local, const CutDataPtr& cut, at::IntArrayRef strides) {
+  const auto dim = static_cast<std::size_t>(cut->dim());
+  Lengths sizes(local.sizes().begin(), local.sizes().end());
   if (sizes[dim] != cut->local_size()) {
     throw InternalError("a part of " + std::to_string(sizes[dim]) + " indices instead of " +
                         std::to_string(cut->local_size()) + " came from " +
                         (current_call ? current_call->name() : "nowhere"));
   }
   sizes[dim] = cut->size();
-  whole_strides(local, *cut, sizes, strides);
   return intercept::make_acting(std::move(local), cut, sizes, strides);
+}
+
+at::Tensor wrap_dense(at::Tensor local, const CutDataPtr& cut, at::IntArrayRef like) {
+  Lengths sizes(local.sizes().begin(), local.sizes().end());
+  sizes[static_cast<std::size_t>(cut->dim())] = cut->size();
+  if (like.size() != sizes.size()) return wrap(std::move(local), cut);
+  c10::SmallVector<std::size_t, 6> order(sizes.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, [&](std::size_t x, std::size_t y) { return like[x] > like[y]; });
+  Lengths strides(sizes.size());
+  std::int64_t stride = 1;
+  for (std::size_t i = order.size(); i-- > 0;) {
+    strides[order[i]] = stride;
+    stride *= std::max<std::int64_t>(1, sizes[order[i]]);
+  }
+  return wrap(std::move(local), cut, strides);
 }
 
 at::Tensor wrap_result(at::Tensor local, const CutDataPtr& cut) { return cut ? wrap(std::move(local), cut) : local; }

@@ -69,8 +69,16 @@ struct Operand {
 };
 Operand read(const at::Tensor& tensor);
 
-/// A tensor that is cut so. Its strides are those that the whole would have.
+/// Note [Strides of the whole]
+/// A program asks whether a tensor is contiguous, and random numbers are drawn in the order of memory. So a cut tensor
+/// has the strides that the whole would have in one process. They do not follow from those of the part, which may have
+/// one index or none: rules compute them from those of their arguments. They are the same on every rank.
+
+/// A tensor that is cut so. Its strides are guessed from the part: for new tensors in row-major order.
 at::Tensor wrap(at::Tensor local, const CutDataPtr& cut);
+at::Tensor wrap(at::Tensor local, const CutDataPtr& cut, at::IntArrayRef whole_strides);
+/// As new memory that an operator fills in the order of `like`, the strides of an argument of the same shape.
+at::Tensor wrap_dense(at::Tensor local, const CutDataPtr& cut, at::IntArrayRef like);
 /// The result of an operator: a cut tensor, or the local one if `cut` is null.
 at::Tensor wrap_result(at::Tensor local, const CutDataPtr& cut);
 /// A tensor with bytes that is cut as the parameter `like` is, such as an optimizer's state.

@@ -22,7 +22,7 @@ namespace {
 
 /// Of the bits of a tensor: equal tensors have equal ones, others differ with all but certainty.
 std::int64_t digest_of(const at::Tensor& tensor) {
-  const at::Tensor bytes = tensor.detach().cpu().contiguous();
+  const at::Tensor bytes = tensor.detach().clone(at::MemoryFormat::Contiguous).cpu();
   const auto* const data = static_cast<const std::uint8_t*>(bytes.const_data_ptr());
   std::uint64_t digest = 0x9e3779b97f4a7c15;
   for (std::size_t i = 0; i < bytes.nbytes(); i += sizeof(std::uint64_t)) {

@@ -269,6 +269,21 @@ void require_plain(const torch::nn::Module& model) {
   }
 }
 
+/// Two parameters with the same bytes, as `set_data` makes them, would no longer share them.
+void refuse_shared_bytes(const torch::nn::Module& model, const std::vector<PlannedCut>& cuts) {
+  const NamedTensors state = state_of(model);
+  for (const PlannedCut& cut : cuts) {
+    if (is_deferred(cut.tensor) || !cut.tensor.has_storage() || cut.tensor.numel() == 0) continue;
+    for (std::size_t i = 0; i < state.tensors.size(); ++i) {
+      const at::Tensor& other = state.tensors[i];
+      if (other.is_same(cut.tensor) || is_deferred(other) || !other.has_storage()) continue;
+      if (!other.is_alias_of(cut.tensor)) continue;
+      throw ConfigError(cut.name + " shares its memory with " + state.names[i] +
+                        ", and a part would have memory of its own: register one tensor in both places instead");
+    }
+  }
+}
+
 std::string bytes_text(std::int64_t bytes) {
   std::ostringstream text;
   if (bytes < 10'000) {
@@ -352,6 +367,7 @@ TensorParallelModel tensor_parallel(const std::shared_ptr<torch::nn::Module>& mo
     require_plain(*model);
     cuts = PlanMatcher(*model).match(plan);
     if (cuts.empty()) throw ConfigError("the plan of tensor parallelism cuts nothing");
+    refuse_shared_bytes(*model, cuts);
   } catch (const ConfigError& error) {
     fault = error.what();
   }

@@ -179,7 +179,22 @@ TEST(TensorParallel, RefusesToChangeAShapeInPlace) {
   with_mlp(2, [](const World&, Mlp& model, const TensorParallelModel&) {
     const torch::NoGradGuard no_grad;
     const at::Tensor inner = model.up(batch());
-    expect_parts(message_of<ConfigError>([&] { inner.unsqueeze_(0); }), {"changes the shape of a tensor that is cut"});
+    expect_parts(message_of<ConfigError>([&] { inner.resize_as_(at::zeros({2})); }),
+                 {"changes the shape of a tensor that is cut"});
+    expect_parts(message_of<ConfigError>([&] { inner.unsqueeze_(0); }),
+                 {"aten::unsqueeze_ of a tensor that is cut (of up.weight) is refused",
+                  "the shape of a tensor is changed in place"});
+    expect_parts(message_of<ConfigError>([&] { inner.as_strided({2}, {1}); }),
+                 {"memory is addressed in a tensor of which"});
+  });
+  run_threads(2, [](const World& world) {
+    nn::Sequential model(nn::BatchNorm1d(4));
+    tensor_parallel(model, world, {{"0", split_columns()}});
+    const auto buffers = model->buffers();
+    expect_parts(message_of<ConfigError>([&] {
+                   at::instance_norm(at::ones({2, 4, 3}), {}, {}, buffers[0], buffers[1], true, 0.1, 1e-5, false);
+                 }),
+                 {"running statistics would be written to a copy", "leave the layer out of the plan"});
   });
 }
 
@@ -232,6 +247,36 @@ TEST(TensorParallel, RefusesWritesToWhatPassesForAView) {
     expect_parts(message_of<ConfigError>([&] { column.zero_(); }), {"would be lost", "gathered from all ranks"});
     const torch::NoGradGuard no_grad;
     expect_parts(message_of<ConfigError>([&] { model.up->weight.select(0, 1).zero_(); }), {"would be lost"});
+  });
+}
+
+TEST(TensorParallel, RefusesViewsThatAreOutOfDate) {
+  with_mlp(2, [](const World&, Mlp& model, const TensorParallelModel&) {
+    const at::Tensor row = model.up->weight.detach().select(0, 2);  // gathered
+    static_cast<void>(row.sum());
+    {
+      const torch::NoGradGuard no_grad;
+      model.up->weight.mul_(2);
+    }
+    expect_parts(message_of<ConfigError>([&] { row.sum(); }),
+                 {"would read a copy that is out of date", "gathered from all ranks"});
+  });
+}
+
+TEST(TensorParallel, RefusesAHistoryThatADetachedParameterCannotHave) {
+  with_mlp(2, [](const World&, Mlp& model, const TensorParallelModel&) {
+    const at::Tensor detached = model.up->weight.detach();
+    expect_parts(message_of<ConfigError>([&] { detached.add_(model.up->weight); }),
+                 {"something with a gradient is written to a detached parameter (of up.weight)", "clone() it first"});
+  });
+}
+
+TEST(TensorParallel, RefusesParametersThatShareMemory) {
+  run_threads(2, [](const World& world) {
+    const auto model = std::make_shared<Mlp>(4);
+    model->down->weight.set_data(model->up->weight.data());
+    expect_parts(message_of<ConfigError>([&] { tensor_parallel(model, world, kPlan); }),
+                 {"up.weight shares its memory with down.weight", "register one tensor in both places"});
   });
 }
 

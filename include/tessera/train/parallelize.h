@@ -42,8 +42,8 @@ struct ParallelizeOptions {
   static const FieldList<ParallelizeOptions>& fields();
 };
 
-/// The mesh that these options need: "dp", or "replica" and "shard"; then "tp", if layers are shared. Throws ConfigError when the ranks cannot be
-/// divided so.
+/// The mesh that these options need: "dp", or "replica" and "shard"; then "tp", if layers are shared. Throws
+/// ConfigError when the ranks cannot be divided so.
 DeviceMesh make_mesh(const World& world, const ParallelizeOptions& options);
 
 /// Turns an unmodified model into one that the ranks of the mesh train together. Axes by name: "dp", or "replica" and

@@ -64,7 +64,8 @@ void AutogradFront::remove_hook(const at::TensorBase& self, unsigned position) c
 
 void AutogradFront::set_data(const at::TensorBase& self, const at::TensorBase& data) const {
   const ActingDataPtr mark = acts(self) && !Wrapper::of(self) ? acting_data(at::Tensor(self)) : nullptr;
-  if (!mark || acts(data)) return behind_->set_data(self, data);
+  const bool is_computed = mark && Wrapper::of(data) && self.sizes() == data.sizes() && !self.has_storage();
+  if (!mark || (acts(data) && !is_computed)) return behind_->set_data(self, data);
   if (self.sizes() == data.sizes() && !self.has_storage()) {
     const at::NoGradGuard no_grad;
     at::Tensor part = mark->kind().inner_gradient(at::Tensor(data).detach(), *mark).clone();

@@ -38,8 +38,10 @@ variable_list ToMarked::apply(variable_list&& gradients) {
   if (!data_ || !gradient.defined()) return std::move(gradients);
   // One that has a history of its own must lead there.
   if (gradient.requires_grad()) return {data_->kind().outer_gradient(gradient, data_)};
-  // As autograd does for parameters: a gradient lies in memory as its parameter does.
-  const bool lies_so = gradient.strides() == part_strides_;
+  // As autograd does for parameters: a gradient lies in memory as its parameter does, and is nobody else's. A sum gives
+  // its gradient to all that were added.
+  const bool is_own = gradient.use_count() == 1 && gradient.storage().use_count() == 1;
+  const bool lies_so = gradient.strides() == part_strides_ && is_own;
   at::Tensor part = lies_so ? gradient : at::empty_strided(gradient.sizes(), part_strides_, gradient.options());
   if (!lies_so) part.copy_(gradient);
   return {make_part(std::move(part), data_, sizes_, strides_)};

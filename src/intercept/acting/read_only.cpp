@@ -10,11 +10,19 @@ namespace {
 
 class ReadOnlyData : public ActingData {
  public:
-  ReadOnlyData(const ActingKind& kind, std::string why) : ActingData(kind), why_(std::move(why)) {}
+  ReadOnlyData(const ActingKind& kind, std::string why, const at::Tensor& original)
+      : ActingData(kind), why_(std::move(why)), original_(original.defined() ? original.detach() : at::Tensor()) {
+    if (original_.defined() && !original_.is_inference()) version_ = original_._version();
+  }
   const std::string& why() const { return why_; }
+  bool is_out_of_date() const {
+    return original_.defined() && !original_.is_inference() && original_._version() != version_;
+  }
 
  private:
   std::string why_;
+  at::Tensor original_;
+  std::int64_t version_ = 0;
 };
 
 at::Tensor guarded(at::Tensor copy, ActingDataPtr data) {
@@ -37,6 +45,10 @@ class ReadOnlyKind : public ActingKind {
         throw ConfigError(call.name() + " would write to a copy, and that would be lost: " +
                           static_cast<const ReadOnlyData&>(*data).why());
       }
+      if (static_cast<const ReadOnlyData&>(*data).is_out_of_date()) {
+        throw ConfigError(call.name() + " would read a copy that is out of date, since the original was written to: " +
+                          static_cast<const ReadOnlyData&>(*data).why());
+      }
       guard = std::move(data);
       return inner_of(tensor);
     });
@@ -56,9 +68,9 @@ class ReadOnlyKind : public ActingKind {
 
 }  // namespace
 
-at::Tensor make_read_only(at::Tensor copy, std::string why) {
+at::Tensor make_read_only(at::Tensor copy, std::string why, const at::Tensor& original) {
   static const ReadOnlyKind kind;
-  return guarded(std::move(copy), c10::make_intrusive<ReadOnlyData>(kind, std::move(why)));
+  return guarded(std::move(copy), c10::make_intrusive<ReadOnlyData>(kind, std::move(why), original));
 }
 
 }  // namespace tessera::intercept

@@ -53,6 +53,7 @@ void convolution(OperatorCall& call) {
     if (!cut) return whole_of(given);
     return fitted(read(given), cut, 1).value_or(at::Tensor());
   };
+  if (given.defined() && (given.dim() != 1 || given.size(0) != weight.size(0))) return without_rule(call);
   if (weight.cut && weight.cut->dim() == 0) {
     const CutDataPtr result = moved_cut(weight.cut, channel_dim);
     return run(call, enter(whole(input), *weight.cut), weight.local, bias(weight.cut), result, {}, channel_dim);

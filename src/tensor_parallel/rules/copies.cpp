@@ -16,6 +16,10 @@ namespace {
 
 using intercept::OperatorCall;
 
+void share_version(const at::Tensor& alias, const at::Tensor& source) {
+  alias.unsafeGetTensorImpl()->set_version_counter(source.unsafeGetTensorImpl()->version_counter());
+}
+
 /// Copies, conversions and new tensors of the same shape. Those of a parameter have bytes, as the parameter has: an
 /// optimizer's state is made so.
 void same_shape(OperatorCall& call) {
@@ -32,8 +36,17 @@ void same_shape(OperatorCall& call) {
   });
   call.run();
   call.for_each_result([&](std::size_t, const at::Tensor& local) -> at::Tensor {
-    if (local.is_same(input.local)) return source;
-    return is_marked && !local.requires_grad() ? make_held(local, input.cut, source) : wrap(local, input.cut);
+    const bool must_copy = call.name() == "aten::contiguous";  // else it would not have been called
+    if (local.is_same(input.local) && !must_copy) return source;
+    // With bytes only where no history can be written to it: an optimizer's state is made so, and a detached parameter.
+    const bool has_bytes = is_marked && (!at::GradMode::is_enabled() || call.name() == "aten::detach");
+    if (!has_bytes && must_copy) return wrap(local.is_alias_of(input.local) ? local.clone() : local, input.cut);
+    if (!has_bytes && local.is_alias_of(input.local)) return wrap(local, input.cut, source.strides());
+    if (!has_bytes) return wrap_dense(local, input.cut, source.strides());
+    at::Tensor held = make_held(local, input.cut, source);
+    // It shares the memory, so also the count of writes.
+    if (local.is_alias_of(input.local)) share_version(held, source);
+    return held;
   });
 }
 
@@ -53,7 +66,9 @@ void new_strided(OperatorCall& call) {
   call.argument(1) = c10::IValue(input.local.sizes().vec());
   call.argument(2) = c10::IValue(at::IntArrayRef(c10::contiguous_strides(input.local.sizes())).vec());
   call.run();
-  call.return_value(intercept::make_part(call.result(0).toTensor(), input.cut, source.sizes(), strides));
+  const at::Tensor local = call.result(0).toTensor();
+  call.return_value(at::GradMode::is_enabled() ? wrap(local, input.cut)
+                                               : intercept::make_part(local, input.cut, source.sizes(), strides));
 }
 
 void cat(OperatorCall& call) {
@@ -114,7 +129,8 @@ void fused_step(OperatorCall& call) {
     place = index == last ? place : 0;
     last = index;
     const Operand operand = read(tensor);
-    if (operand.dim() == 0) return operand.local;  // the number of the step
+    if (call.op().schema().arguments()[index].name() == "state_steps") return operand.local;
+    if (!call.argument(index).isList()) return operand.local;  // a scale, or whether an infinity was found
     const Operand& parameter = parameters.at(place++);
     // The kernel processes memory from the first element to the last and ignores strides.
     const bool lies_so = operand.local.strides() == parameter.local.strides();

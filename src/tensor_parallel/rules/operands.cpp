@@ -77,6 +77,15 @@ std::optional<std::size_t> argument_named(const OperatorCall& call, const std::s
   return place ? std::optional<std::size_t>(static_cast<std::size_t>(*place)) : std::nullopt;
 }
 
+void after_write(const at::Tensor& written, const at::Tensor& local) {
+  if (intercept::is_wrapper(written)) {
+    intercept::set_inner(written, local, written.sizes(), written.strides());
+  } else if (local.requires_grad() && !written.requires_grad()) {
+    throw ConfigError("something with a gradient is written to a detached parameter (of " +
+                      *cut_of(written)->parameter() + "), and would be lost: clone() it first");
+  }
+}
+
 at::Tensor optional_tensor(OperatorCall& call, std::size_t index) {
   const c10::IValue& value = call.argument(index);
   return value.isTensor() ? value.toTensor() : at::Tensor();

@@ -40,6 +40,10 @@ at::Tensor in_product_precision(const at::Tensor& tensor);
 /// The place of the argument of that name; nullopt: the operator has none.
 std::optional<std::size_t> argument_named(const intercept::OperatorCall& call, const std::string& name);
 
+/// After a write to the local tensor of a cut one. A tensor with bytes has no history; throws ConfigError where it
+/// would need one.
+void after_write(const at::Tensor& written, const at::Tensor& local);
+
 /// The tensor of an optional argument; undefined if there is none.
 at::Tensor optional_tensor(intercept::OperatorCall& call, std::size_t index);
 

@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -47,7 +48,7 @@ Reference find_reference(OperatorCall& call) {
 /// Operators that compute each element of the result from the elements at its place.
 void pointwise(OperatorCall& call) {
   const Reference reference = find_reference(call);
-  if (!reference.fits || call.overload().find("out") != std::string::npos) return without_rule(call);
+  if (!reference.fits) return without_rule(call);
   bool fits = true;
   at::Tensor written_inner;
   std::vector<at::Tensor> locals;
@@ -69,15 +70,21 @@ void pointwise(OperatorCall& call) {
     return {};
   });
   if (!fits) return without_rule(call);
+  // As TensorIterator lays out a result: like the first argument that has all of its dimensions.
+  std::int64_t num_dims = 0;
+  for (const at::Tensor& local : locals) num_dims = std::max(num_dims, local.dim());
+  std::vector<std::int64_t> like;
+  call.for_each_tensor([&](std::size_t, const at::Tensor& tensor) -> at::Tensor {
+    if (like.empty() && tensor.dim() == num_dims) like = tensor.strides().vec();
+    return {};
+  });
   std::size_t next = 0;
   call.for_each_tensor([&](std::size_t, const at::Tensor&) { return locals[next++]; });
   call.run();
-  if (reference.written.defined() && intercept::is_wrapper(reference.written)) {
-    intercept::set_inner(reference.written, written_inner, reference.written.sizes(), reference.written.strides());
-  }
+  if (reference.written.defined()) after_write(reference.written, written_inner);
   call.for_each_result([&](std::size_t, const at::Tensor& local) -> at::Tensor {
     if (written_inner.defined() && local.is_same(written_inner)) return reference.written;
-    return wrap(local, moved_cut(reference.cut, local.dim() - reference.from_back));
+    return wrap_dense(local, moved_cut(reference.cut, local.dim() - reference.from_back), like);
   });
 }
 

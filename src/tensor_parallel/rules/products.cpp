@@ -140,7 +140,9 @@ void addmm(OperatorCall& call) {
     const at::Scalar beta = call.argument(3).toScalar();
     const at::Scalar alpha = call.argument(4).toScalar();
     const at::Tensor sum = finished(at::matmul(product->a, product->b), *product);
-    return call.return_value((alpha.equal(1) ? sum : sum * alpha) + bias->to(sum.scalar_type()) * beta);
+    const at::Tensor scaled = alpha.equal(1) ? sum : sum * alpha;
+    if (beta.equal(0)) return call.return_value(scaled);  // whatever the bias is, NaN too
+    return call.return_value(scaled + bias->to(sum.scalar_type()) * beta);
   }
   call.argument(0) = c10::IValue(*bias);
   call.argument(1) = c10::IValue(product->a);

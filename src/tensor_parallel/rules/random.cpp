@@ -25,11 +25,20 @@ void dropout(OperatorCall& call) {
   at::Tensor noise = at::empty_like(like);
   noise.bernoulli_(1 - probability);
   noise.div_(1 - probability);
-  call.return_value(wrap(input.local * take_part_of(noise, input.cut), input.cut));
+  call.return_value(wrap_dense(input.local * take_part_of(noise, input.cut), input.cut, tensor.strides()));
+}
+
+/// Those of whole channels, and of SELU: only that they do nothing when they should.
+void other_dropout(OperatorCall& call) {
+  if (!call.argument(2).toBool() || call.argument(1).toDouble() == 0) return call.return_value(call.tensor(0));
+  without_rule(call);
 }
 
 }  // namespace
 
-void add_random_rules(intercept::RuleTable& table) { table.add({"aten::dropout", "aten::dropout_"}, dropout); }
+void add_random_rules(intercept::RuleTable& table) {
+  table.add({"aten::dropout", "aten::dropout_"}, dropout);
+  table.add({"aten::feature_dropout", "aten::alpha_dropout", "aten::feature_alpha_dropout"}, other_dropout);
+}
 
 }  // namespace tessera::tp

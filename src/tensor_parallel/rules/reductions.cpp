@@ -76,7 +76,7 @@ void reduce(OperatorCall& call) {
 void sum_or_mean(OperatorCall& call) {
   const Operand input = read(call.tensor(0));
   const auto dims = dims_of(call, input.dim());
-  if (!input.cut || !dims || call.overload().find("out") != std::string::npos) return without_rule(call);
+  if (!input.cut || !dims) return without_rule(call);
   if (!contains(*dims, input.cut->dim())) return run_local(call, input, reduced_cut(input, *dims, keeps_dims(call)));
   if (call.name() == "aten::sum") {
     call.argument(0) = c10::IValue(input.local);
@@ -86,6 +86,7 @@ void sum_or_mean(OperatorCall& call) {
   const auto dtype_place = argument_named(call, "dtype");
   const bool has_dtype = dtype_place && call.argument(*dtype_place).isInt();
   const at::ScalarType dtype = has_dtype ? call.argument(*dtype_place).toScalarType() : input.local.scalar_type();
+  if (!c10::isFloatingType(dtype) && !c10::isComplexType(dtype)) return without_rule(call);  // which says why not
   std::int64_t count = 1;
   for (const std::int64_t dim : *dims) count *= input.size(dim);
   // Summed in at least single precision, as mean() does inside.
@@ -104,9 +105,11 @@ void norm(OperatorCall& call) {
   const c10::IValue& given = call.argument(1);
   const double power = given.isNone() ? 2 : given.isScalar() ? given.toScalar().toDouble() : NAN;
   if (!of_all || needs_gradient || input.local.is_complex() || !(power == 1 || power == 2)) return without_rule(call);
-  const at::Tensor part = in_full_precision(input.local).norm(power);
-  if (power == 1) return call.return_value(sum_over_ranks(part, *input.cut));
-  call.return_value(sum_over_ranks(part.square(), *input.cut).sqrt());
+  // A square may be outside of the range of the type.
+  const at::Tensor part = input.local.norm(power, at::kDouble);
+  const at::Tensor norm =
+      power == 1 ? sum_over_ranks(part, *input.cut) : sum_over_ranks(part.square(), *input.cut).sqrt();
+  call.return_value(norm.to(in_full_precision(input.local).scalar_type()));
 }
 
 }  // namespace

@@ -60,17 +60,29 @@ Sizes inferred(Sizes sizes, std::int64_t num_elements) {
   return sizes;
 }
 
+/// The same operator on the local tensor, whose results are views with these strides of the whole.
+void run_view(OperatorCall& call, const Operand& input, const CutDataPtr& cut, const Sizes& strides) {
+  call.argument(0) = c10::IValue(input.local);
+  call.run();
+  call.for_each_result([&](std::size_t, const at::Tensor& local) { return wrap(local, cut, strides); });
+}
+
 /// Gives `input` the shape `to` of the whole. `copies`: as reshape(), a copy where no view is possible.
 void return_view(OperatorCall& call, const Operand& input, const Sizes& to, bool copies) {
   const CutDataPtr cut = to.empty() ? CutDataPtr() : viewed_cut(input, to);
+  const at::Tensor source = call.tensor(0);
+  // One process decides by the strides of the whole, which all ranks know.
+  const auto strides = to.empty() ? std::nullopt : at::detail::computeStride(source.sizes(), source.strides(), to);
+  TORCH_CHECK(
+      strides || copies || to.empty(),
+      "view size is not compatible with input tensor's size and stride (at least one dimension spans across two "
+      "contiguous subspaces). Use .reshape(...) instead.");
   if (!cut) return without_rule(call);
   Sizes local_sizes = to;
   local_sizes[static_cast<std::size_t>(cut->dim())] = cut->local_size();
-  const bool is_view = at::detail::computeStride(input.local.sizes(), input.local.strides(), local_sizes).has_value();
-  // A part may lie apart in memory where the whole would not. A copy that passes for a view must not be written to:
-  // that is what the gathered one is for.
-  if (!is_view && !copies) return without_rule(call);
-  call.return_value(wrap(is_view ? input.local.view(local_sizes) : input.local.reshape(local_sizes), cut));
+  if (strides) return call.return_value(wrap(input.local.view(local_sizes), cut, *strides));
+  const at::Tensor copy = input.local.reshape(local_sizes);
+  call.return_value(wrap(copy.is_alias_of(input.local) ? copy.clone() : copy, cut));
 }
 
 void view(OperatorCall& call) {
@@ -79,7 +91,19 @@ void view(OperatorCall& call) {
   return_view(call, input, inferred(call.argument(1).toIntVector(), input.numel()), call.name() != "aten::view");
 }
 
+/// A whole tensor beside a cut one that only gives the shape.
+bool returned_whole(OperatorCall& call) {
+  if (cut_of(call.tensor(0))) return false;
+  const at::Tensor tensor = call.tensor(0);
+  const at::IntArrayRef sizes = call.tensor(1).sizes();
+  call.return_value(call.name() == "aten::expand_as"    ? tensor.expand(sizes)
+                    : call.name() == "aten::reshape_as" ? tensor.reshape(sizes)
+                                                        : tensor.view(sizes));
+  return true;
+}
+
 void view_as(OperatorCall& call) {
+  if (returned_whole(call)) return;
   return_view(call, read(call.tensor(0)), call.tensor(1).sizes().vec(), call.name() == "aten::reshape_as");
 }
 
@@ -120,31 +144,41 @@ void transpose(OperatorCall& call) {
     a = from_front(call.argument(1).toInt(), input.dim());
     b = from_front(call.argument(2).toInt(), input.dim());
   } else if (input.dim() < 2) {
-    return run_local(call, input, input.cut);  // t() of a vector
+    return run_view(call, input, input.cut, call.tensor(0).strides().vec());  // t() of a vector
   } else if (input.dim() > 2) {
     a = input.dim() - 2;  // mT
     b = input.dim() - 1;
     if (call.name() == "aten::t") return without_rule(call);
   }
   const std::int64_t dim = input.cut->dim();
-  run_local(call, input, moved_cut(input.cut, dim == a ? b : dim == b ? a : dim));
+  Sizes strides = call.tensor(0).strides().vec();
+  std::swap(strides[static_cast<std::size_t>(a)], strides[static_cast<std::size_t>(b)]);
+  run_view(call, input, moved_cut(input.cut, dim == a ? b : dim == b ? a : dim), strides);
 }
 
 void permute(OperatorCall& call) {
   const Operand input = read(call.tensor(0));
   const auto dims = call.argument(1).toIntVector();
+  CutDataPtr cut;
+  Sizes strides;
   for (std::size_t i = 0; i < dims.size(); ++i) {
-    if (from_front(dims[i], input.dim()) == input.cut->dim()) {
-      return run_local(call, input, moved_cut(input.cut, static_cast<std::int64_t>(i)));
-    }
+    const std::int64_t dim = from_front(dims[i], input.dim());
+    if (dim < 0 || dim >= input.dim()) return without_rule(call);
+    strides.push_back(call.tensor(0).stride(dim));
+    if (dim == input.cut->dim()) cut = moved_cut(input.cut, static_cast<std::int64_t>(i));
   }
-  without_rule(call);
+  if (!cut || std::ssize(dims) != input.dim()) return without_rule(call);
+  run_view(call, input, cut, strides);
 }
 
 void unsqueeze(OperatorCall& call) {
   const Operand input = read(call.tensor(0));
   const std::int64_t dim = from_front(call.argument(1).toInt(), input.dim() + 1);
-  run_local(call, input, moved_cut(input.cut, input.cut->dim() + (dim <= input.cut->dim() ? 1 : 0)));
+  if (dim < 0 || dim > input.dim()) return without_rule(call);
+  const at::Tensor source = call.tensor(0);
+  Sizes strides = source.strides().vec();
+  strides.insert(strides.begin() + dim, dim < input.dim() ? source.size(dim) * source.stride(dim) : 1);
+  run_view(call, input, moved_cut(input.cut, input.cut->dim() + (dim <= input.cut->dim() ? 1 : 0)), strides);
 }
 
 /// Which dimensions vanish depends on the sizes of the whole, not of the part.
@@ -169,10 +203,15 @@ void squeeze(OperatorCall& call) {
   }
   if (std::ranges::find(gone, input.cut->dim()) != gone.end()) return without_rule(call);
   const auto num_before = std::ranges::count_if(gone, [&](std::int64_t dim) { return dim < input.cut->dim(); });
-  call.return_value(wrap(input.local.squeeze(gone), moved_cut(input.cut, input.cut->dim() - num_before)));
+  Sizes strides;
+  for (std::int64_t dim = 0; dim < input.dim(); ++dim) {
+    if (std::ranges::find(gone, dim) == gone.end()) strides.push_back(call.tensor(0).stride(dim));
+  }
+  call.return_value(wrap(input.local.squeeze(gone), moved_cut(input.cut, input.cut->dim() - num_before), strides));
 }
 
 void expand(OperatorCall& call) {
+  if (call.name() == "aten::expand_as" && returned_whole(call)) return;
   const Operand input = read(call.tensor(0));
   Sizes to = call.name() == "aten::expand_as" ? call.tensor(1).sizes().vec() : call.argument(1).toIntVector();
   const auto added = static_cast<std::int64_t>(to.size()) - input.dim();
@@ -180,14 +219,23 @@ void expand(OperatorCall& call) {
   const auto dim = static_cast<std::size_t>(input.cut->dim() + added);
   if (to[dim] != -1 && to[dim] != input.cut->size()) return without_rule(call);
   to[dim] = input.cut->local_size();
-  call.return_value(wrap(input.local.expand(to), moved_cut(input.cut, static_cast<std::int64_t>(dim))));
+  const at::Tensor local = input.local.expand(to);
+  Sizes strides(to.size(), 0);
+  for (std::size_t i = static_cast<std::size_t>(added); i < to.size(); ++i) {
+    const auto of_source = static_cast<std::int64_t>(i) - added;
+    const bool is_expanded = call.tensor(0).size(of_source) == 1 && local.size(static_cast<std::int64_t>(i)) != 1;
+    if (!is_expanded) strides[i] = call.tensor(0).stride(of_source);
+  }
+  call.return_value(wrap(local, moved_cut(input.cut, static_cast<std::int64_t>(dim)), strides));
 }
 
 void select(OperatorCall& call) {
   const Operand input = read(call.tensor(0));
   const std::int64_t dim = from_front(call.argument(1).toInt(), input.dim());
-  if (dim == input.cut->dim()) return without_rule(call);
-  run_local(call, input, moved_cut(input.cut, input.cut->dim() - (dim < input.cut->dim() ? 1 : 0)));
+  if (dim == input.cut->dim() || dim < 0 || dim >= input.dim()) return without_rule(call);
+  Sizes strides = call.tensor(0).strides().vec();
+  strides.erase(strides.begin() + dim);
+  run_view(call, input, moved_cut(input.cut, input.cut->dim() - (dim < input.cut->dim() ? 1 : 0)), strides);
 }
 
 /// A range of the indices of the dimension that is cut: whole blocks, or the beginning of a single one. The range of
@@ -219,7 +267,12 @@ void slice(OperatorCall& call) {
   const Operand input = read(call.tensor(0));
   if (!call.argument(1).isInt() || input.dim() == 0) return without_rule(call);
   const std::int64_t dim = from_front(call.argument(1).toInt(), input.dim());
-  if (dim != input.cut->dim()) return run_local(call, input, input.cut);
+  const at::Tensor source = call.tensor(0);
+  Sizes strides = source.strides().vec();
+  if (dim != input.cut->dim()) {
+    if (dim >= 0 && dim < input.dim()) strides[static_cast<std::size_t>(dim)] *= call.argument(4).toInt();
+    return run_view(call, input, input.cut, strides);
+  }
   if (call.argument(4).toInt() != 1) return without_rule(call);
   const std::int64_t size = input.cut->size();
   const auto bound = [&](const c10::IValue& value, std::int64_t otherwise) {
@@ -230,18 +283,19 @@ void slice(OperatorCall& call) {
   const std::int64_t end = std::max(start, bound(call.argument(3), size));
   const LocalRange local = local_range(input, {start, end - start});
   if (!local.cut) return without_rule(call);
-  call.return_value(wrap(input.local.narrow(dim, local.range.start, local.range.size), local.cut));
+  call.return_value(wrap(input.local.narrow(dim, local.range.start, local.range.size), local.cut, strides));
 }
 
 void narrow(OperatorCall& call) {
   const Operand input = read(call.tensor(0));
   if (!call.argument(2).isInt() || input.dim() == 0) return without_rule(call);
   const std::int64_t dim = from_front(call.argument(1).toInt(), input.dim());
-  if (dim != input.cut->dim()) return run_local(call, input, input.cut);
+  const Sizes strides = call.tensor(0).strides().vec();
+  if (dim != input.cut->dim()) return run_view(call, input, input.cut, strides);
   const std::int64_t start = from_front(call.argument(2).toInt(), input.cut->size());
   const LocalRange local = local_range(input, {start, call.argument(3).toInt()});
   if (!local.cut || start < 0 || start + call.argument(3).toInt() > input.cut->size()) return without_rule(call);
-  call.return_value(wrap(input.local.narrow(dim, local.range.start, local.range.size), local.cut));
+  call.return_value(wrap(input.local.narrow(dim, local.range.start, local.range.size), local.cut, strides));
 }
 
 /// Splits the dimension that is cut into these sizes, if each is whole blocks.
@@ -252,7 +306,8 @@ void return_split(OperatorCall& call, const Operand& input, const Sizes& sizes) 
   for (const std::int64_t size : sizes) {
     if (block == 0 || size == 0 || start % block != 0 || size % block != 0) return without_rule(call);
     const LocalRange local = local_range(input, {start, size});
-    parts.push_back(wrap(input.local.narrow(input.cut->dim(), local.range.start, local.range.size), local.cut));
+    parts.push_back(wrap(input.local.narrow(input.cut->dim(), local.range.start, local.range.size), local.cut,
+                         call.tensor(0).strides()));
     start += size;
   }
   if (start != input.cut->size()) return without_rule(call);
@@ -262,7 +317,7 @@ void return_split(OperatorCall& call, const Operand& input, const Sizes& sizes) 
 void chunk(OperatorCall& call) {
   const Operand input = read(call.tensor(0));
   const std::int64_t dim = from_front(call.argument(2).toInt(), input.dim());
-  if (dim != input.cut->dim()) return run_local(call, input, input.cut);
+  if (dim != input.cut->dim()) return run_view(call, input, input.cut, call.tensor(0).strides().vec());
   const std::int64_t wanted = call.argument(1).toInt();
   if (wanted < 1 || input.cut->size() == 0) return without_rule(call);
   const std::int64_t each = (input.cut->size() + wanted - 1) / wanted;
@@ -274,7 +329,7 @@ void chunk(OperatorCall& call) {
 void split(OperatorCall& call) {
   const Operand input = read(call.tensor(0));
   const std::int64_t dim = from_front(call.argument(2).toInt(), input.dim());
-  if (dim != input.cut->dim()) return run_local(call, input, input.cut);
+  if (dim != input.cut->dim()) return run_view(call, input, input.cut, call.tensor(0).strides().vec());
   if (!call.argument(1).isInt()) return return_split(call, input, call.argument(1).toIntVector());
   const std::int64_t each = call.argument(1).toInt();
   if (each < 1) return without_rule(call);
@@ -295,7 +350,7 @@ void add_view_rules(intercept::RuleTable& table) {
   table.add({"aten::view_as", "aten::reshape_as"}, view_as);
   table.add({"aten::flatten"}, flatten);
   table.add({"aten::unflatten"}, unflatten);
-  table.add({"aten::t", "aten::transpose", "aten::swapaxes", "aten::swapdims", "aten::mT", "aten::numpy_T"}, transpose);
+  table.add({"aten::t", "aten::transpose", "aten::swapaxes", "aten::swapdims", "aten::mT"}, transpose);
   table.add({"aten::permute"}, permute);
   table.add({"aten::unsqueeze"}, unsqueeze);
   table.add({"aten::squeeze"}, squeeze);
