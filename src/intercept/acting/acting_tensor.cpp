@@ -337,6 +337,8 @@ at::Tensor inner_of(const at::Tensor& acting) {
 at::Tensor inner_for_write(const at::Tensor& acting) {
   torch::autograd::check_inplace(acting, at::GradMode::is_enabled());
   at::Tensor inner = inner_of(acting);
+  // A tensor that data() gives has a count of writes of its own. That of the part counts all of them.
+  if (holds_part(acting)) mark_of(*acting.unsafeGetTensorImpl())->part.unsafeGetTensorImpl()->bump_version();
   if (at::GradMode::is_enabled() && inner.is_view()) {
     const auto& node = inner._base().grad_fn();
     const auto* const entry = dynamic_cast<const Return*>(node.get());

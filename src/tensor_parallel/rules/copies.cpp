@@ -16,6 +16,16 @@ namespace {
 
 using intercept::OperatorCall;
 
+/// The result of contiguous(memory_format).
+at::Tensor wrap_formatted(const at::Tensor& local, const Operand& input, at::MemoryFormat format) {
+  const std::vector<std::int64_t> sizes = input.sizes();
+  if (format == at::MemoryFormat::ChannelsLast) return wrap(local, input.cut, c10::get_channels_last_strides_2d(sizes));
+  if (format == at::MemoryFormat::ChannelsLast3d) {
+    return wrap(local, input.cut, c10::get_channels_last_strides_3d(sizes));
+  }
+  return wrap(local, input.cut, c10::contiguous_strides(sizes));
+}
+
 void share_version(const at::Tensor& alias, const at::Tensor& source) {
   alias.unsafeGetTensorImpl()->set_version_counter(source.unsafeGetTensorImpl()->version_counter());
 }
@@ -30,6 +40,8 @@ void same_shape(OperatorCall& call) {
     return call.run();
   }
   const bool is_marked = !intercept::is_wrapper(source);
+  const auto format =
+      call.name() == "aten::contiguous" ? call.argument(1).toMemoryFormat() : at::MemoryFormat::Contiguous;
   bool is_first = true;
   call.for_each_tensor([&](std::size_t, const at::Tensor& tensor) -> at::Tensor {
     return std::exchange(is_first, false) ? input.local : read(tensor).local;
@@ -40,7 +52,9 @@ void same_shape(OperatorCall& call) {
     if (local.is_same(input.local) && !must_copy) return source;
     // With bytes only where no history can be written to it: an optimizer's state is made so, and a detached parameter.
     const bool has_bytes = is_marked && (!at::GradMode::is_enabled() || call.name() == "aten::detach");
-    if (!has_bytes && must_copy) return wrap(local.is_alias_of(input.local) ? local.clone() : local, input.cut);
+    if (!has_bytes && must_copy) {
+      return wrap_formatted(local.is_alias_of(input.local) ? local.clone() : local, input, format);
+    }
     if (!has_bytes && local.is_alias_of(input.local)) return wrap(local, input.cut, source.strides());
     if (!has_bytes) return wrap_dense(local, input.cut, source.strides());
     at::Tensor held = make_held(local, input.cut, source);
@@ -128,7 +142,8 @@ void fused_step(OperatorCall& call) {
   call.for_each_tensor([&](std::size_t index, const at::Tensor& tensor) -> at::Tensor {
     place = index == last ? place : 0;
     last = index;
-    const Operand operand = read(tensor);
+    const bool is_written = call.writes(index) && index != 1 && cut_of(tensor);
+    const Operand operand = is_written ? Operand{intercept::inner_for_write(tensor), cut_of(tensor)} : read(tensor);
     if (call.op().schema().arguments()[index].name() == "state_steps") return operand.local;
     if (!call.argument(index).isList()) return operand.local;  // a scale, or whether an infinity was found
     const Operand& parameter = parameters.at(place++);

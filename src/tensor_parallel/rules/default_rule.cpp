@@ -33,7 +33,8 @@ CutDataPtr first_cut(OperatorCall& call) {
 at::Tensor first_inner(OperatorCall& call) {
   at::Tensor inner;
   call.for_each_tensor([&](std::size_t, const at::Tensor& tensor) -> at::Tensor {
-    if (!inner.defined() && cut_of(tensor)) inner = intercept::inner_of(tensor);
+    if (inner.defined() || !cut_of(tensor)) return {};
+    inner = intercept::holds_part(tensor) ? intercept::held_part(tensor) : intercept::inner_of(tensor);
     return {};
   });
   return inner;

@@ -95,7 +95,7 @@ void class_loss(OperatorCall& call) {
                     "a target is out of bounds: there are ", input.cut->size(), " classes");
   const at::Tensor local = in_full_precision(input.local);
   const at::Tensor log_probability = has_logits ? log_softmax_over_ranks(local, *input.cut) : local;
-  const at::Tensor classes = target.masked_fill(is_valid.logical_not(), 0);
+  const at::Tensor classes = target.masked_fill(is_valid.logical_not(), 0).to(at::kLong);
   call.return_value(reduced_loss(picked(log_probability, input.cut, classes), is_valid, call.argument(3).toInt()));
 }
 

@@ -105,8 +105,10 @@ void norm(OperatorCall& call) {
   const c10::IValue& given = call.argument(1);
   const double power = given.isNone() ? 2 : given.isScalar() ? given.toScalar().toDouble() : NAN;
   if (!of_all || needs_gradient || input.local.is_complex() || !(power == 1 || power == 2)) return without_rule(call);
-  // A square may be outside of the range of the type.
-  const at::Tensor part = input.local.norm(power, at::kDouble);
+  // As norm() does inside: a square may be outside of the range of a type of 16 bits.
+  const at::ScalarType dtype = input.local.scalar_type();
+  const bool is_narrow = dtype == at::kHalf || dtype == at::kBFloat16;
+  const at::Tensor part = input.local.norm(power, is_narrow ? at::kFloat : dtype);
   const at::Tensor norm =
       power == 1 ? sum_over_ranks(part, *input.cut) : sum_over_ranks(part.square(), *input.cut).sqrt();
   call.return_value(norm.to(in_full_precision(input.local).scalar_type()));
