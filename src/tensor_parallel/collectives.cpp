@@ -73,14 +73,18 @@ class SumOverRanks : public AxisNode {
  public:
   using AxisNode::AxisNode;
   std::string name() const override { return "tessera::SumOverRanks"; }
-  variable_list apply(variable_list&& gradients) override { return {enter_at(defined(gradients[0]), where_)}; }
+  variable_list apply(variable_list&& gradients) override {
+    return {enter_at(whole_gradient(defined(gradients[0])), where_)};
+  }
 };
 
 class GatherWhole : public AxisNode {
  public:
   using AxisNode::AxisNode;
   std::string name() const override { return "tessera::GatherWhole"; }
-  variable_list apply(variable_list&& gradients) override { return {take_at(defined(gradients[0]), where_)}; }
+  variable_list apply(variable_list&& gradients) override {
+    return {take_at(whole_gradient(defined(gradients[0])), where_)};
+  }
 };
 
 class TakePart : public AxisNode {
@@ -158,6 +162,11 @@ at::Tensor take_part_of(const at::Tensor& whole, const CutDataPtr& cut) {
   if (cut->axis().size() == 1) return whole;
   check_same(whole, *cut);
   return take_at(whole, here(cut));
+}
+
+at::Tensor whole_gradient(const at::Tensor& gradient) {
+  const at::Tensor whole = whole_of(gradient);
+  return intercept::is_wrapper(whole) ? intercept::inner_of(whole).clone() : whole;
 }
 
 at::Tensor whole_of(const at::Tensor& tensor) {

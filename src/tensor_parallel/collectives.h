@@ -24,5 +24,7 @@ void check_same(const at::Tensor& whole, const CutData& cut);
 
 /// As plain tensor: what a cut tensor is when all of it is there.
 at::Tensor whole_of(const at::Tensor& tensor);
+/// The gradient of a whole tensor. Of a custom function it may come cut, or as a view of what was gathered.
+at::Tensor whole_gradient(const at::Tensor& gradient);
 
 }  // namespace tessera::tp

@@ -47,7 +47,8 @@ class CutKind : public intercept::ActingKind {
     const auto& cut = static_cast<const CutData&>(data);
     const Operand operand = read(gradient);
     if (operand.cut && operand.cut->cut() == cut.cut()) return operand.local;
-    return take_part_of(whole_of(gradient), CutDataPtr::unsafe_reclaim_from_nonowning(const_cast<CutData*>(&cut)));
+    return take_part_of(whole_gradient(gradient),
+                        CutDataPtr::unsafe_reclaim_from_nonowning(const_cast<CutData*>(&cut)));
   }
   at::Tensor outer_gradient(const at::Tensor& gradient, const ActingDataPtr& data) const override {
     return wrap(gradient, c10::static_intrusive_pointer_cast<CutData>(data));

@@ -1,6 +1,7 @@
 #include "tensor_parallel/tensor_axis.h"
 
 #include <tessera/core/error.h>
+#include <tessera/intercept/acting_tensor.h>
 #include <tessera/intercept/custom_node.h>
 
 #include <ATen/ATen.h>

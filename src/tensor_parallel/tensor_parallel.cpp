@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "tensor_parallel/collectives.h"
 #include "tensor_parallel/sharded.h"
 
 namespace tessera {
@@ -136,6 +137,30 @@ class PlanMatcher {
 
 namespace tp {
 
+/// Makes the gradient of a parameter what the parameter is, whole or cut: a custom function may return any.
+class GradientFit {
+ public:
+  explicit GradientFit(const at::Tensor& parameter)
+      : cut_(cut_of(parameter)), sizes_(parameter.sizes().vec()), strides_(parameter.strides().vec()) {}
+
+  /// Undefined: it is so already.
+  at::Tensor operator()(const at::Tensor& gradient) const {
+    if (!gradient.defined()) return {};
+    if (!cut_) return intercept::acting_data(gradient) ? whole_gradient(gradient) : at::Tensor();
+    const CutDataPtr its = cut_of(gradient);
+    const bool is_held = !intercept::is_wrapper(gradient) || gradient.requires_grad();
+    if (its && its->cut() == cut_->cut() && is_held) return {};
+    at::Tensor part = cut_kind().inner_gradient(gradient, *cut_);
+    if (part.requires_grad()) return wrap(std::move(part), cut_);
+    return intercept::make_part(part.clone(), cut_, sizes_, strides_);
+  }
+
+ private:
+  CutDataPtr cut_;
+  std::vector<std::int64_t> sizes_;
+  std::vector<std::int64_t> strides_;
+};
+
 class TensorParallelState : public shard::ModelState {
  public:
   TensorParallelState(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<TensorAxis> axis)
@@ -195,15 +220,20 @@ class TensorParallelState : public shard::ModelState {
     }
   }
 
-  /// A whole gradient that a program has set is cut.
+  /// Gradients that come from now on are cut as their parameters are.
+  void fit_gradients() const {
+    for (const at::Tensor& parameter : parameters_of(*module_).tensors) {
+      if (parameter.requires_grad()) parameter.register_hook(GradientFit(parameter));
+    }
+  }
+
+  /// So are those that a program has set, or that came for a parameter that was frozen before.
   void settle_gradients() override {
     const at::NoGradGuard no_grad;
     for (const at::Tensor& parameter : parameters_of(*module_).tensors) {
-      const CutDataPtr cut = cut_of(parameter);
       at::Tensor& gradient = at::Tensor(parameter).mutable_grad();
-      if (!cut || !gradient.defined() || cut_of(gradient)) continue;
-      gradient =
-          make_held(take_part(gradient.detach(), cut->cut(), axis_->size(), axis_->rank()).clone(), cut, parameter);
+      if (!gradient.defined()) continue;
+      if (at::Tensor fit = GradientFit(parameter)(gradient.detach()); fit.defined()) gradient = std::move(fit);
     }
   }
 
@@ -389,6 +419,7 @@ TensorParallelModel tensor_parallel(const std::shared_ptr<torch::nn::Module>& mo
     const auto found = planned.find(tensor.unsafeGetTensorImpl());
     if (found != planned.end()) state->cut(*found->second);
   }
+  state->fit_gradients();
   shard::note_shared(state);
   return TensorParallelModel(std::move(state));
 }

@@ -143,6 +143,7 @@ Wrapper::Wrapper(at::Tensor inner, ActingDataPtr data, at::IntArrayRef sizes, at
       data_(std::move(data)) {
   set_storage_access_should_throw();
   set_sizes(sizes, strides);
+  share_version();
   set_autograd_meta(std::make_unique<WrapperMeta>(*this));
 }
 
@@ -171,8 +172,10 @@ void Wrapper::set(at::Tensor inner, at::IntArrayRef sizes, at::IntArrayRef strid
   entered_.reset();
   set_sizes(new_sizes, new_strides);
   if (!autograd_meta()) set_autograd_meta(std::make_unique<WrapperMeta>(*this));
-  bump_version();
+  share_version();
 }
+
+void Wrapper::share_version() { set_version_counter(inner_.unsafeGetTensorImpl()->version_counter()); }
 
 bool Wrapper::is_joined() const {
   const auto* const meta = static_cast<const torch::autograd::AutogradMeta*>(autograd_meta());

@@ -54,6 +54,8 @@ class Wrapper : public c10::TensorImpl {
  private:
   c10::intrusive_ptr<c10::TensorImpl> copy(c10::VariableVersion version, bool allow_change) const;
   void set_sizes(at::IntArrayRef sizes, at::IntArrayRef strides);
+  /// Changes in place are counted for `inner`, and so for its views and what detach() gives: as of an ordinary tensor.
+  void share_version();
 
   at::Tensor inner_;
   // Of a leaf. Weak: its history refers to this tensor.

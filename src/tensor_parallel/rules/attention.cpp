@@ -34,6 +34,15 @@ at::Tensor drawn_mask(const Operand& query, const Operand& key, double dropout) 
   return take_part_of(noise, query.cut).to(at::kBool);
 }
 
+/// The local heads of k or v, each as often as heads of q use it.
+at::Tensor for_each_query_head(const Operand& other, const Operand& query) {
+  const std::int64_t dim = query.dim() - 3;
+  if (query.size(dim) == other.size(dim)) return other.local;
+  auto sizes = other.local.sizes().vec();
+  sizes.insert(sizes.begin() + dim + 1, query.size(dim) / other.size(dim));
+  return other.local.unsqueeze(dim + 1).expand(sizes).flatten(dim, dim + 1);
+}
+
 /// scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, *, scale, enable_gqa)
 void attention(OperatorCall& call) {
   if (!cut_of(call.tensor(0))) return without_rule(call);
@@ -53,17 +62,16 @@ void attention(OperatorCall& call) {
     if (!mask) return without_rule(call);
   }
   // For a part without heads LibTorch chooses a kernel that has no gradient of the mask. The other ranks sum theirs,
-  // and would wait for this one's.
-  const bool has_no_heads = query.cut->local_size() == 0;
-  if (dropout > 0 || has_no_heads) {
+  // and would wait for this one's. See also Note [Ranks that have nothing].
+  if (dropout > 0 || has_empty_part(*query.cut)) {
     const Operand cast{in_product_precision(query.local), query.cut};
     std::optional<at::Tensor> kept;
     if (dropout > 0) kept = drawn_mask(cast, key, dropout);
     std::optional<double> scale;
     if (!call.argument(6).isNone()) scale = call.argument(6).toDouble();
     const auto result = at::_scaled_dot_product_attention_math(
-        cast.local, in_product_precision(key.local), in_product_precision(value.local), mask, dropout,
-        call.argument(5).toBool(), kept, scale, grouped && !has_no_heads);
+        cast.local, in_product_precision(for_each_query_head(key, query)),
+        in_product_precision(for_each_query_head(value, query)), mask, dropout, call.argument(5).toBool(), kept, scale);
     return call.return_value(wrap(std::get<0>(result), query.cut));
   }
   call.argument(0) = c10::IValue(query.local);

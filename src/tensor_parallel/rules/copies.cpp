@@ -70,11 +70,12 @@ void new_tensor(OperatorCall& call) {
   call.run();
 }
 
-/// Of the same shape it is cut in the same way: autograd copies gradients so.
+/// As a parameter's gradient, of the same shape, it is cut in the same way: autograd copies those so. It also does so
+/// with gradients that pass a write to a view, and goes on with strides and offsets into memory: for that it is whole.
 void new_strided(OperatorCall& call) {
   const at::Tensor source = call.tensor(0);
   const Operand input = read(source);
-  if (call.argument(1).toIntVector() != source.sizes()) return new_tensor(call);
+  if (intercept::is_wrapper(source) || call.argument(1).toIntVector() != source.sizes()) return new_tensor(call);
   const auto strides = call.argument(2).toIntVector();
   call.argument(0) = c10::IValue(input.local);
   call.argument(1) = c10::IValue(input.local.sizes().vec());
@@ -137,6 +138,7 @@ void fused_step(OperatorCall& call) {
     if (index == 0) parameters.push_back(read(tensor));
     return {};
   });
+  const auto steps = argument_named(call, "state_steps");
   std::size_t last = 0;
   std::size_t place = 0;
   call.for_each_tensor([&](std::size_t index, const at::Tensor& tensor) -> at::Tensor {
@@ -144,8 +146,7 @@ void fused_step(OperatorCall& call) {
     last = index;
     const bool is_written = call.writes(index) && index != 1 && cut_of(tensor);
     const Operand operand = is_written ? Operand{intercept::inner_for_write(tensor), cut_of(tensor)} : read(tensor);
-    if (call.op().schema().arguments()[index].name() == "state_steps") return operand.local;
-    if (!call.argument(index).isList()) return operand.local;  // a scale, or whether an infinity was found
+    if (index == steps || !call.argument(index).isTensorList()) return operand.local;  // not of a parameter's shape
     const Operand& parameter = parameters.at(place++);
     // The kernel processes memory from the first element to the last and ignores strides.
     const bool lies_so = operand.local.strides() == parameter.local.strides();

@@ -18,15 +18,12 @@ at::Tensor looked_up(const Operand& weight, const at::Tensor& indices, std::int6
   const at::Tensor is_held = (place >= 0).logical_and(place < held.size);
   // An index that no rank has stays what it is: the operator says what is wrong with it.
   const at::Tensor is_other = is_held.logical_not().logical_and((indices >= 0).logical_and(indices < cut.size()));
-  if (held.size == 0) {
-    TORCH_CHECK_INDEX(!indices.device().is_cpu() || is_other.all().item<bool>(), "index out of range in self");
-    auto sizes = indices.sizes().vec();
-    sizes.push_back(weight.local.size(1));
-    return sum_over_ranks(weight.local.sum(0).expand(sizes).contiguous(), cut);
-  }
+  // A rank without rows: Note [Ranks that have nothing]. An index behind the last row would find the one of zeros.
+  TORCH_CHECK_INDEX(held.size > 0 || !indices.device().is_cpu() || is_other.all().item<bool>(),
+                    "index out of range in self");
   const bool has_padding = padding >= held.start && padding < held.end();
-  const at::Tensor rows =
-      at::embedding(weight.local, place.masked_fill(is_other, 0), has_padding ? padding - held.start : -1);
+  const at::Tensor rows = at::embedding(with_one_index(weight.local, 0), place.masked_fill(is_other, 0),
+                                        has_padding ? padding - held.start : -1);
   return sum_over_ranks(rows.masked_fill(is_other.unsqueeze(-1), 0), cut);
 }
 

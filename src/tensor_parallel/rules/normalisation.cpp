@@ -59,9 +59,9 @@ at::Tensor picked(const at::Tensor& local, const CutDataPtr& cut, const at::Tens
   const Range held = cut->cut().in_block(cut->size(), cut->axis().size(), cut->axis().rank());
   const at::Tensor place = classes - held.start;
   const at::Tensor is_held = (place >= 0).logical_and(place < held.size);
-  if (held.size == 0) return sum_over_ranks(local.sum(cut->dim()), *cut);  // nothing, with a gradient all the same
-  const at::Tensor values =
-      local.gather(cut->dim(), place.masked_fill(is_held.logical_not(), 0).unsqueeze(cut->dim())).squeeze(cut->dim());
+  const at::Tensor values = with_one_index(local, cut->dim())
+                                .gather(cut->dim(), place.masked_fill(is_held.logical_not(), 0).unsqueeze(cut->dim()))
+                                .squeeze(cut->dim());
   return sum_over_ranks(values.masked_fill(is_held.logical_not(), 0), *cut);
 }
 
@@ -174,8 +174,9 @@ void batch_norm(OperatorCall& call) {
   } else {
     call.run();
   }
+  // As LibTorch's kernel writes: not counted as a change. Another call may have saved them for its gradients.
   for (const auto& [statistics, all] : written) {
-    if (updates) intercept::inner_of(statistics).copy_(take_part_of(all, cut_of(statistics)));
+    if (updates) intercept::held_part(statistics).copy_(take_part_of(all, cut_of(statistics)));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <ATen/autocast_mode.h>
 
 #include <utility>
+#include <vector>
 
 #include "tensor_parallel/collectives.h"
 
@@ -57,6 +58,13 @@ std::optional<at::Tensor> fitted(const Operand& operand, const CutDataPtr& cut, 
 
 bool has_empty_part(const CutData& cut) {
   return cut.cut().in_block(cut.size(), cut.axis().size(), cut.axis().size() - 1).size == 0;
+}
+
+at::Tensor with_one_index(const at::Tensor& local, std::int64_t dim) {
+  if (local.size(dim) > 0) return local;
+  std::vector<std::int64_t> added(static_cast<std::size_t>(2 * (local.dim() - dim)), 0);  // the last dimension first
+  added.back() = 1;
+  return at::constant_pad_nd(local, added);
 }
 
 at::Tensor in_full_precision(const at::Tensor& tensor) {

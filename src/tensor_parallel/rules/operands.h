@@ -30,6 +30,13 @@ std::optional<at::Tensor> fitted(const Operand& operand, const CutDataPtr& cut, 
 
 /// Whether some rank has nothing. The same on every rank.
 bool has_empty_part(const CutData& cut);
+/// Note [Ranks that have nothing]
+/// recompute() runs a function again, as far as the tensors that it saved for its gradients need it. So all ranks must
+/// save as many, or one would communicate in backward and another would not: a rank that has nothing runs the operators
+/// that the others run.
+///
+/// A local tensor, and if it has no index of a dimension, one of zeros, so that there is something to choose from.
+at::Tensor with_one_index(const at::Tensor& local, std::int64_t dim);
 
 /// In the precision that autocast uses for operators that need range, as a loss does; the tensor itself without
 /// autocast.

@@ -122,6 +122,11 @@ std::string RandomCase::text() const {
   for (const auto& field : FsdpOptions::fields().fields()) {
     text += ", " + field.key + " " + FsdpOptions::fields().get_text(options, field.key);
   }
+  return text + steps_text();
+}
+
+std::string RandomCase::steps_text() const {
+  std::string text;
   for (const StepPlan& step : steps) {
     text += "\nstep: " + std::to_string(step.num_micro_batches) + " micro-batches";
     if (step.one_backward) text += ", one backward";
@@ -147,6 +152,7 @@ std::vector<Tensor> play_step(const RandomCase& one, int step, int rank, Node& m
     batch.num_then = ways.num_then;
     batch.num_else = ways.num_else;
     const Tensor loss = loss_of(model, plan, batch) * (ways.loss_weight / plan.num_micro_batches);
+    if (ways.losses) ways.losses->push_back(loss.detach());
     total = plan.one_backward ? total + loss : loss;
     if (is_last && plan.evaluate_between) evaluations.push_back(evaluate(model, step));
     if (plan.one_backward && !is_last) continue;

@@ -36,6 +36,8 @@ struct RandomCase {
   std::vector<StepPlan> steps;
 
   std::string text() const;
+  /// A line for each step, each after a line break.
+  std::string steps_text() const;
 };
 
 RandomCase make_random_case(std::uint64_t seed);
@@ -48,6 +50,7 @@ struct StepWays {
   double loss_weight = 1;
   int* num_then = nullptr;
   int* num_else = nullptr;
+  std::vector<at::Tensor>* losses = nullptr;  ///< if given: gets those of the micro-batches
 };
 
 /// Runs forward and backward passes of one rank. Returns what its evaluations gave.

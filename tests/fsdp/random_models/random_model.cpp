@@ -185,8 +185,9 @@ class Builder {
   std::vector<Tensor> matrices_;
 };
 
-/// Layers draw their first values from LibTorch's generator, which all threads share: these come from the seed.
-void fill(Node& model, std::uint64_t seed) {
+}  // namespace
+
+void fill_from_seed(Node& model, std::uint64_t seed) {
   const torch::NoGradGuard no_grad;
   const auto generator = at::detail::createCPUGenerator(seed);
   for (Tensor& parameter : model.parameters()) parameter.uniform_(-0.7, 0.7, generator);
@@ -195,12 +196,10 @@ void fill(Node& model, std::uint64_t seed) {
   }
 }
 
-}  // namespace
-
 NodePtr make_random_model(std::uint64_t seed) {
   const NodePtr model = Builder(seed).model();
   model->to(torch::kDouble);
-  fill(*model, seed);
+  fill_from_seed(*model, seed);
   return model;
 }
 

@@ -12,4 +12,7 @@ constexpr int kNumSwitches = 4;  ///< what the data of a micro-batch chooses wit
 /// be shared, frozen, recomputed, detached from the graph, left unused, or chosen by the data.
 NodePtr make_random_model(std::uint64_t seed);
 
+/// Layers draw their first values from LibTorch's generator, which all threads share: these come from the seed.
+void fill_from_seed(Node& model, std::uint64_t seed);
+
 }  // namespace tessera::testing
