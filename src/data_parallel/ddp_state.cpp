@@ -9,6 +9,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_map>
 #include <utility>
 
@@ -308,23 +309,10 @@ void DdpState::refuse_changed_flags() {
 }
 
 std::vector<ModelAxis> DdpState::axes() const {
-  if (!inner_) {
-    shard::require_uncut(*model_, "distribute()");
-    return {{comm_, false}};
-  }
+  if (!inner_) shard::require_uncut(*model_, "distribute()");
   std::vector<ModelAxis> axes{{comm_, false}};
-  for (const ModelAxis& axis : inner_->axes()) axes.push_back(axis);
+  if (inner_) std::ranges::copy(inner_->axes(), std::back_inserter(axes));
   return axes;
-}
-
-std::vector<TrainedTensor> DdpState::trained() const {
-  if (!inner_) return shard::whole_parameters(*model_, 1);
-  std::vector<TrainedTensor> found = inner_->trained();
-  for (TrainedTensor& trained : found) {
-    for (std::size_t& axis : trained.replicated_over) ++axis;
-    trained.replicated_over.insert(trained.replicated_over.begin(), 0);
-  }
-  return found;
 }
 
 void DdpState::sync_buffers() {

@@ -40,7 +40,15 @@ class DdpState : public intercept::Listener,
 
   const std::shared_ptr<torch::nn::Module>& module() const override { return model_; }
   std::vector<ModelAxis> axes() const override;
-  std::vector<TrainedTensor> trained() const override;
+  std::vector<TrainedTensor> trained() const override {
+    if (!inner_) return shard::whole_parameters(*model_, 1);
+    std::vector<TrainedTensor> found = inner_->trained();
+    for (TrainedTensor& one : found) {  // this axis comes first, and every rank along it has the same
+      for (std::size_t& axis : one.replicated_over) ++axis;
+      one.replicated_over.insert(one.replicated_over.begin(), 0);
+    }
+    return found;
+  }
   std::vector<StateSlice> state_slices() const override { return shard::whole_state(*model_); }
   void settle_gradients() override {
     if (inner_) inner_->settle_gradients();
