@@ -12,6 +12,7 @@
 #include <tessera/tensor_parallel/tensor_parallel.h>
 #include <tessera/tokens/pack.h>
 #include <tessera/train/loader.h>
+#include <tessera/train/model_parallel.h>
 #include <tessera/train/parallelize.h>
 #include <tessera/train/sampler.h>
 #include <tessera/train/token_dataset.h>
@@ -82,6 +83,11 @@ void add_reference(CLI::App& app) {
           "`tessera::ParallelizeOptions`, for `tessera::parallelize()`. In a TOML file these are the keys, below the "
           "name that the program gives them: `[parallel.fsdp]`.",
           ParallelizeOptions::fields());
+  });
+  command.add_subcommand("model_parallel", "ModelParallelConfig")->callback([] {
+    print("Config of model parallelism",
+          "`tessera::ModelParallelConfig`, for `tessera::ModelParallelContext`. In a TOML file these are the keys.",
+          ModelParallelConfig::fields());
   });
   command.add_subcommand("fsdp", "FsdpOptions")->callback([] {
     print(

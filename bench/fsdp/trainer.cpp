@@ -11,7 +11,7 @@ namespace bench {
 
 /// The compute track of a trace, cut at the bounds of blocks: in forward when a block is called, in backward when the
 /// gradient of its input is there.
-class Trainer::BlockSpans {
+class ShardedTrainer::BlockSpans {
  public:
   BlockSpans(Gpt& model, tessera::observe::Observer* observer) : model_(model), observer_(observer) {
     if (observer_ != nullptr) watch();
@@ -42,8 +42,8 @@ class Trainer::BlockSpans {
   std::unique_ptr<tessera::observe::Span> span_;
 };
 
-Trainer::Trainer(const std::string& kind, const tessera::World& world, const GptShape& shape)
-    : model_(make_gpt(shape)) {
+ShardedTrainer::ShardedTrainer(const std::string& kind, const tessera::World& world, const GptShape& shape)
+    : batch_(make_batch(world.rank(), shape)), model_(make_gpt(shape)) {
   if (kind == "ddp") {
     replicated_.emplace(tessera::distribute(model_, world));
   } else if (kind == "fsdp") {
@@ -55,11 +55,11 @@ Trainer::Trainer(const std::string& kind, const tessera::World& world, const Gpt
   optimizer_.emplace(sharded_ ? sharded_->parameters() : model_->parameters(), tessera::optim::AdamWOptions(3e-4));
 }
 
-double Trainer::step(const Batch& batch, tessera::observe::Observer* observer) {
+double ShardedTrainer::step(tessera::observe::Observer* observer) {
   BlockSpans spans(model_, observer);
   optimizer_->zero_grad();
   spans.begin("forward embedding");
-  const at::Tensor loss = loss_of(model_, batch);
+  const at::Tensor loss = loss_of(model_, batch_);
   spans.begin("backward head");
   loss.backward();
   spans.begin("optimizer");

@@ -9,22 +9,22 @@
 #include <optional>
 #include <string>
 
-#include "gpt/gpt.h"
+#include "gpt/contest.h"
 
 namespace bench {
 
-/// A GPT in training on one rank.
-class Trainer {
+class ShardedTrainer : public Trainer {
  public:
   /// `kind`: "alone" (nobody talks), "ddp", or "fsdp" (a unit for each block). Throws ConfigError for others.
-  Trainer(const std::string& kind, const tessera::World& world, const GptShape& shape);
+  ShardedTrainer(const std::string& kind, const tessera::World& world, const GptShape& shape);
 
-  /// The loss before the step. With an observer the parts of the step are in its trace, block by block.
-  double step(const Batch& batch, tessera::observe::Observer* observer);
+  /// With an observer the parts of the step are in its trace, block by block.
+  double step(tessera::observe::Observer* observer) override;
 
  private:
   class BlockSpans;
 
+  Batch batch_;
   Gpt model_;
   std::optional<tessera::DistributedModel> replicated_;
   std::optional<tessera::ShardedModel> sharded_;

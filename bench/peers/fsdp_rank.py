@@ -1,13 +1,7 @@
-"""One rank of PyTorch: the peer of bench/fsdp/main.cpp, with the same model, data and protocol (see there).
+"""One rank of PyTorch: the peer of bench/fsdp/main.cpp, with the same model, data and protocol.
 
   fsdp_rank.py [LAYERS WIDTH HEADS VOCABULARY SEQUENCE BATCH]      KIND: alone, fsdp2, fsdp1
 """
-
-import json
-import math
-import os
-import sys
-import time
 
 import torch
 import torch.distributed as dist
@@ -15,7 +9,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-from gpt import Block, Shape, loss_of, make_batch, make_model
+from contest import answer_lines
+from gpt import Block, loss_of, make_batch, make_model
 
 
 def shard(kind, model):
@@ -33,11 +28,11 @@ def shard(kind, model):
     return model
 
 
-class Contestant:
-    def __init__(self, kind, shape, batch):
+class Trainer:
+    def __init__(self, kind, shape):
         self.model = shard(kind, make_model(shape))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, fused=True)
-        self.tokens, self.targets = batch
+        self.tokens, self.targets = make_batch(dist.get_rank(), shape)
 
     def step(self):
         self.optimizer.zero_grad(set_to_none=True)
@@ -47,33 +42,4 @@ class Contestant:
         return loss.item()
 
 
-def measure(contestant, steps):
-    dist.barrier()
-    began = time.perf_counter()
-    for _ in range(steps):
-        loss = contestant.step()
-    seconds = time.perf_counter() - began
-    if not math.isfinite(loss):
-        raise RuntimeError(f"the loss is {loss}")
-    return {"seconds": seconds, "loss": loss}
-
-
-def main():
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    shape = Shape(*map(int, sys.argv[1:]))
-    batch = make_batch(int(os.environ["RANK"]), shape)
-    contestants = {}
-    for line in sys.stdin:
-        kind, steps = line.split()
-        if kind == "start":
-            dist.barrier()
-            print(json.dumps({"variant": kind}), flush=True)
-            continue
-        if kind not in contestants:
-            contestants[kind] = Contestant(kind, shape, batch)
-        print(json.dumps({"variant": kind, **measure(contestants[kind], int(steps))}), flush=True)
-    dist.destroy_process_group()
-
-
-main()
+answer_lines(Trainer)

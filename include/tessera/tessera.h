@@ -54,6 +54,7 @@
 #include <tessera/tokens/token_writer.h>
 #include <tessera/tokens/tokenizer.h>
 #include <tessera/train/loader.h>
+#include <tessera/train/model_parallel.h>
 #include <tessera/train/parallelize.h>
 #include <tessera/train/sampler.h>
 #include <tessera/train/token_dataset.h>

@@ -15,6 +15,8 @@ SavedTensorScope::SavedTensorScope(SavedTensorKeeper& keeper) : outer_(EngineFro
 
 SavedTensorScope::~SavedTensorScope() { EngineFront::keeper() = outer_; }
 
+bool SavedTensorScope::is_open() { return EngineFront::keeper() != nullptr; }
+
 struct SavedByHand::Saved {
   torch::autograd::SavedVariable tensor;
 };

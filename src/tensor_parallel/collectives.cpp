@@ -1,6 +1,7 @@
 #include "tensor_parallel/collectives.h"
 
 #include <tessera/intercept/custom_node.h>
+#include <tessera/intercept/sole_owner.h>
 #include <tessera/shard/placement_ops.h>
 
 #include <ATen/ATen.h>
@@ -23,9 +24,11 @@ struct Where {
   const Site* site;
 };
 
-at::Tensor summed(const at::Tensor& local, const Where& where, Transfer transfer) {
+/// May write to a tensor of which the caller gives the only reference.
+at::Tensor summed(at::Tensor local, const Where& where, Transfer transfer) {
   if (where.cut->axis().size() == 1) return local;
-  at::Tensor sum = local.detach().clone(at::MemoryFormat::Contiguous);
+  const bool is_given = local.is_contiguous() && intercept::is_sole_owner(local);
+  at::Tensor sum = is_given ? local.detach() : local.detach().clone(at::MemoryFormat::Contiguous);
   where.cut->axis().comm().all_reduce(sum);
   where.cut->axis().log(transfer, where.site, static_cast<std::int64_t>(sum.nbytes()));
   return sum;
@@ -42,7 +45,7 @@ at::Tensor gathered(const at::Tensor& local, const Where& where, Transfer transf
 // Each function below is the backward of another, so that gradients have gradients.
 
 at::Tensor enter_at(const at::Tensor& whole, const Where& where);
-at::Tensor sum_at(const at::Tensor& local, const Where& where, Transfer transfer);
+at::Tensor sum_at(at::Tensor local, const Where& where, Transfer transfer);
 at::Tensor gather_at(const at::Tensor& local, const Where& where, Transfer transfer);
 at::Tensor take_at(const at::Tensor& whole, const Where& where);
 
@@ -53,8 +56,8 @@ class AxisNode : public Node {
 
  protected:
   /// Some kernels give no gradient for a part without elements. The other ranks have one, and wait for this one.
-  at::Tensor defined(const at::Tensor& gradient) const {
-    return gradient.defined() ? gradient : input_metadata(0).zeros_like();
+  at::Tensor defined(at::Tensor gradient) const {
+    return gradient.defined() ? std::move(gradient) : input_metadata(0).zeros_like();
   }
 
   Where where_;
@@ -65,7 +68,7 @@ class Enter : public AxisNode {
   using AxisNode::AxisNode;
   std::string name() const override { return "tessera::Enter"; }
   variable_list apply(variable_list&& gradients) override {
-    return {sum_at(defined(gradients[0]), where_, Transfer::kGradientSum)};
+    return {sum_at(defined(std::move(gradients[0])), where_, Transfer::kGradientSum)};
   }
 };
 
@@ -107,10 +110,12 @@ at::Tensor enter_at(const at::Tensor& whole, const Where& where) {
   return with_node<Enter>(whole.detach(), whole, where);
 }
 
-at::Tensor sum_at(const at::Tensor& local, const Where& where, Transfer transfer) {
-  at::Tensor sum = summed(local, where, transfer);
-  if (!needs_node(local)) return sum;
-  return with_node<SumOverRanks>(sum.is_same(local) ? local.detach() : sum, local, where);
+at::Tensor sum_at(at::Tensor local, const Where& where, Transfer transfer) {
+  if (!needs_node(local)) return summed(std::move(local), where, transfer);
+  auto node = c10::make_intrusive<SumOverRanks>(local, where);
+  at::Tensor sum = summed(std::move(local), where, transfer).detach();
+  torch::autograd::create_gradient_edge(sum, std::move(node));
+  return sum;
 }
 
 at::Tensor gather_at(const at::Tensor& local, const Where& where, Transfer transfer) {
@@ -150,8 +155,8 @@ at::Tensor enter(const at::Tensor& whole, const CutData& cut) {
   return entered;
 }
 
-at::Tensor sum_over_ranks(const at::Tensor& local, const CutData& cut) {
-  return sum_at(local, here(shared(cut)), Transfer::kSum);
+at::Tensor sum_over_ranks(at::Tensor local, const CutData& cut) {
+  return sum_at(std::move(local), here(shared(cut)), Transfer::kSum);
 }
 
 at::Tensor gather_whole(const at::Tensor& local, const CutDataPtr& cut) {

@@ -12,8 +12,9 @@ namespace tessera::tp {
 
 /// A whole tensor for an operator that computes with it differently on each rank: its gradient is summed in backward.
 at::Tensor enter(const at::Tensor& whole, const CutData& cut);
-/// The sum of the ranks' tensors. The gradient of each is that of the sum.
-at::Tensor sum_over_ranks(const at::Tensor& local, const CutData& cut);
+/// The sum of the ranks' tensors. The gradient of each is that of the sum. It is in the same memory where the
+/// caller gives the only reference.
+at::Tensor sum_over_ranks(at::Tensor local, const CutData& cut);
 /// All of a tensor that is cut. The gradient is the part.
 at::Tensor gather_whole(const at::Tensor& local, const CutDataPtr& cut);
 /// This rank's part of a whole tensor. The gradient is gathered.

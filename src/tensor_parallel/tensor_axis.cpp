@@ -25,10 +25,11 @@ namespace {
 std::int64_t digest_of(const at::Tensor& tensor) {
   const at::Tensor bytes = tensor.detach().clone(at::MemoryFormat::Contiguous).cpu();
   const auto* const data = static_cast<const std::uint8_t*>(bytes.const_data_ptr());
+  const std::size_t num_bytes = bytes.nbytes();
   std::uint64_t digest = 0x9e3779b97f4a7c15;
-  for (std::size_t i = 0; i < bytes.nbytes(); i += sizeof(std::uint64_t)) {
+  for (std::size_t i = 0; i < num_bytes; i += sizeof(std::uint64_t)) {
     std::uint64_t word = 0;
-    std::memcpy(&word, data + i, std::min(sizeof(word), bytes.nbytes() - i));
+    std::memcpy(&word, data + i, std::min(sizeof(word), num_bytes - i));
     digest = (digest ^ word) * 0xff51afd7ed558ccd;
     digest ^= digest >> 32;
   }

@@ -15,7 +15,7 @@ namespace {
 
 void expect_parity(const TensorCase& training) {
   const Values alone = train_alone(training);
-  const double tolerance = tolerance_of(training, alone);
+  const double tolerance = tolerance_of(training);
   for (const int num_ranks : {1, 2, 3, 4}) {
     run_threads(num_ranks, [&](const World& world) {
       const auto [difference, name] = largest_difference(train_cut(training, world), alone);

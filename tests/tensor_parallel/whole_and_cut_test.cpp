@@ -116,6 +116,34 @@ TEST(WholeAndCut, RecomputesOnRanksThatHaveNothing) {
       {{"layer", split_columns().heads(3)}});
 }
 
+at::Tensor loss_of_classes(PartlyCut& model, const at::Tensor& x, std::int64_t reduction) {
+  const at::Tensor classes = at::tensor({5, 0, -100, 3, 2, 1}, at::kLong);
+  return at::cross_entropy_loss(torch::linear(x, model.layer->weight, model.layer->bias), classes, {}, reduction);
+}
+
+TEST(WholeAndCut, DifferentiatesGradientsOfAClassLoss) {
+  for (const auto reduction : {at::Reduction::None, at::Reduction::Mean, at::Reduction::Sum}) {
+    expect_same_when_cut(
+        [reduction](PartlyCut& model) {
+          const at::Tensor x = model.weight.tanh();
+          const at::Tensor loss = loss_of_classes(model, x, reduction).square().sum();
+          const auto gradients =
+              torch::autograd::grad({loss}, {x, model.layer->weight}, {}, /*retain_graph=*/true, /*create_graph=*/true);
+          return loss + gradients[0].square().sum() + gradients[1].pow(3).sum();
+        },
+        {{"layer", split_columns().heads(3)}});
+  }
+}
+
+TEST(WholeAndCut, GoesBackTwiceThroughAClassLoss) {
+  expect_same_when_cut([](PartlyCut& model) {
+    const at::Tensor loss = loss_of_classes(model, model.weight.tanh(), at::Reduction::Mean);
+    loss.backward({}, /*retain_graph=*/true);
+    loss.backward({}, /*retain_graph=*/true);
+    return loss;
+  });
+}
+
 TEST(WholeAndCut, CountsChangesInPlaceAsOneProcess) {
   run_threads(2, [](const World& world) {
     const auto model = std::make_shared<PartlyCut>();

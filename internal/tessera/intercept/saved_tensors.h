@@ -33,6 +33,9 @@ class SavedTensorScope {
   SavedTensorScope(const SavedTensorScope&) = delete;
   SavedTensorScope& operator=(const SavedTensorScope&) = delete;
 
+  /// Whether a scope of this thread lives, so that somebody else may have what is saved.
+  static bool is_open();
+
  private:
   SavedTensorKeeper* outer_;
 };

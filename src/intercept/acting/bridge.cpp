@@ -1,5 +1,7 @@
 #include "intercept/acting/bridge.h"
 
+#include <tessera/intercept/sole_owner.h>
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -40,8 +42,7 @@ variable_list ToMarked::apply(variable_list&& gradients) {
   if (gradient.requires_grad()) return {data_->kind().outer_gradient(gradient, data_)};
   // As autograd does for parameters: a gradient lies in memory as its parameter does, and is nobody else's. A sum gives
   // its gradient to all that were added.
-  const bool is_own = gradient.use_count() == 1 && gradient.storage().use_count() == 1;
-  const bool lies_so = gradient.strides() == part_strides_ && is_own;
+  const bool lies_so = gradient.strides() == part_strides_ && is_sole_owner(gradient);
   at::Tensor part = lies_so ? gradient : at::empty_strided(gradient.sizes(), part_strides_, gradient.options());
   if (!lies_so) part.copy_(gradient);
   return {make_part(std::move(part), data_, sizes_, strides_)};

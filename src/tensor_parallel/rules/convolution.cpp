@@ -27,8 +27,8 @@ void run(OperatorCall& call, const at::Tensor& input, const at::Tensor& weight, 
   call.argument(1) = c10::IValue(weight);
   call.argument(2) = bias.defined() && !adds_last ? c10::IValue(bias) : c10::IValue();
   call.run();
-  at::Tensor local = call.result(0).toTensor();
-  if (summed_over) local = sum_over_ranks(local, *summed_over);
+  at::Tensor local = std::move(call.result(0)).toTensor();
+  if (summed_over) local = sum_over_ranks(std::move(local), *summed_over);
   if (adds_last) {
     std::vector<std::int64_t> sizes(static_cast<std::size_t>(local.dim()), 1);
     sizes[static_cast<std::size_t>(channel_dim)] = bias.size(0);

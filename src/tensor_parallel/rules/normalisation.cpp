@@ -1,8 +1,8 @@
 #include <ATen/ATen.h>
 
-#include <limits>
 #include <vector>
 
+#include "tensor_parallel/class_probability.h"
 #include "tensor_parallel/collectives.h"
 #include "tensor_parallel/rules/operands.h"
 #include "tensor_parallel/rules/rules.h"
@@ -11,23 +11,6 @@ namespace tessera::tp {
 namespace {
 
 using intercept::OperatorCall;
-
-/// The greatest value over a dimension that is cut, on every rank. It only keeps exp() in range, and has no gradient.
-at::Tensor greatest(const at::Tensor& local, const CutData& cut) {
-  const at::NoGradGuard no_grad;
-  auto sizes = local.sizes().vec();
-  sizes[static_cast<std::size_t>(cut.dim())] = 1;
-  at::Tensor most = cut.local_size() > 0 ? local.detach().amax(cut.dim(), true)
-                                         : at::full(sizes, -std::numeric_limits<double>::infinity(),
-                                                    local.options().requires_grad(false));
-  if (cut.axis().size() > 1) {
-    most = most.contiguous();
-    cut.axis().comm().all_reduce(most, ReduceOp::kMax);
-    cut.axis().log(Transfer::kSum, current_site(cut), static_cast<std::int64_t>(most.nbytes()));
-  }
-  // A row without a finite value: one process subtracts it too, and gets no number.
-  return most;
-}
 
 /// Along the dimension that is cut.
 at::Tensor log_softmax_over_ranks(const at::Tensor& local, const CutData& cut) {
@@ -56,18 +39,15 @@ void softmax(OperatorCall& call) {
 
 /// For each place the value of its class, out of a dimension of classes that is cut in one block.
 at::Tensor picked(const at::Tensor& local, const CutDataPtr& cut, const at::Tensor& classes) {
-  const Range held = cut->cut().in_block(cut->size(), cut->axis().size(), cut->axis().rank());
-  const at::Tensor place = classes - held.start;
-  const at::Tensor is_held = (place >= 0).logical_and(place < held.size);
-  const at::Tensor values = with_one_index(local, cut->dim())
-                                .gather(cut->dim(), place.masked_fill(is_held.logical_not(), 0).unsqueeze(cut->dim()))
-                                .squeeze(cut->dim());
-  return sum_over_ranks(values.masked_fill(is_held.logical_not(), 0), *cut);
+  const HeldClasses held = held_classes(classes, *cut);
+  const at::Tensor values =
+      with_one_index(local, cut->dim()).gather(cut->dim(), held.place.unsqueeze(cut->dim())).squeeze(cut->dim());
+  return sum_over_ranks(values.masked_fill(held.is_held.logical_not(), 0), *cut);
 }
 
 /// The loss of classes by their logarithmic probabilities.
-at::Tensor reduced_loss(const at::Tensor& log_probability, const at::Tensor& is_valid, std::int64_t reduction) {
-  const at::Tensor losses = log_probability.neg().masked_fill(is_valid.logical_not(), 0);
+at::Tensor reduced_loss(const at::Tensor& logarithms, const at::Tensor& is_valid, std::int64_t reduction) {
+  const at::Tensor losses = logarithms.neg().masked_fill(is_valid.logical_not(), 0);
   if (reduction == at::Reduction::None) return losses;
   if (reduction == at::Reduction::Sum) return losses.sum();
   return losses.sum() / is_valid.sum().to(losses.scalar_type());
@@ -94,9 +74,10 @@ void class_loss(OperatorCall& call) {
   TORCH_CHECK_INDEX(!target.device().is_cpu() || is_class.logical_or(is_valid.logical_not()).all().item<bool>(),
                     "a target is out of bounds: there are ", input.cut->size(), " classes");
   const at::Tensor local = in_full_precision(input.local);
-  const at::Tensor log_probability = has_logits ? log_softmax_over_ranks(local, *input.cut) : local;
   const at::Tensor classes = target.masked_fill(is_valid.logical_not(), 0).to(at::kLong);
-  call.return_value(reduced_loss(picked(log_probability, input.cut, classes), is_valid, call.argument(3).toInt()));
+  const at::Tensor logarithms =
+      has_logits ? log_probability(local, input.cut, classes) : picked(local, input.cut, classes);
+  call.return_value(reduced_loss(logarithms, is_valid, call.argument(3).toInt()));
 }
 
 /// Runs with a whole weight and bias, each of which may be missing.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "tensor_parallel/collectives.h"
 #include "tensor_parallel/rules/operands.h"
@@ -27,8 +28,7 @@ struct Product {
   at::Tensor a;
   at::Tensor b;
   CutDataPtr cut;            // of the result; null: it is whole
-  bool is_partial = false;   // the ranks' results must be added up
-  CutDataPtr summed_over{};  // then: for the log
+  CutDataPtr summed_over{};  // the ranks' results must be added up, since their factors are cut so
 };
 
 Operand gathered(const Operand& operand) { return {whole(operand), {}}; }
@@ -52,13 +52,13 @@ std::optional<Product> plan_product(const Operand& a, const Operand& b) {
     return Product{a.local, enter(b.local, *a.cut), moved_cut(a.cut, num_dims - 2)};
   }
   if (of_a == Cut::kColumns && of_b == Cut::kRows && same_inner_cut(a, b)) {
-    return Product{a.local, b.local, {}, true, a.cut};
+    return Product{a.local, b.local, {}, a.cut};
   }
   if (of_a == Cut::kColumns && of_b == Cut::kNone) {
-    return Product{a.local, take_part_of(b.local, moved_cut(a.cut, b.dim() - 2)), {}, true, a.cut};
+    return Product{a.local, take_part_of(b.local, moved_cut(a.cut, b.dim() - 2)), {}, a.cut};
   }
   if (of_a == Cut::kNone && of_b == Cut::kRows) {
-    return Product{take_part_of(a.local, moved_cut(b.cut, a.dim() - 1)), b.local, {}, true, b.cut};
+    return Product{take_part_of(a.local, moved_cut(b.cut, a.dim() - 1)), b.local, {}, b.cut};
   }
   if (of_a == Cut::kBatch && of_b != Cut::kRows && of_b != Cut::kColumns && a.cut->size() > 1) {
     const std::int64_t from_back = a.dim() - a.cut->dim();
@@ -79,7 +79,7 @@ std::optional<Product> plan_product(const Operand& a, const Operand& b) {
 }
 
 at::Tensor finished(at::Tensor local, const Product& product) {
-  return product.is_partial ? sum_over_ranks(local, *product.summed_over) : local;
+  return product.summed_over ? sum_over_ranks(std::move(local), *product.summed_over) : local;
 }
 
 bool are_matrices(const Operand& a, const Operand& b) { return a.dim() >= 2 && b.dim() >= 2; }
@@ -94,7 +94,7 @@ void matmul(OperatorCall& call) {
   call.argument(0) = c10::IValue(product->a);
   call.argument(1) = c10::IValue(product->b);
   call.run();
-  call.return_value(wrap_result(finished(call.result(0).toTensor(), *product), product->cut));
+  call.return_value(wrap_result(finished(std::move(call.result(0)).toTensor(), *product), product->cut));
 }
 
 /// A bias as what is added to a result that is cut so.
@@ -103,13 +103,29 @@ std::optional<at::Tensor> bias_for(const Operand& bias, const CutDataPtr& cut, s
   return fitted(bias, cut, num_dims - cut->dim());
 }
 
+/// As plan_product(), with the second factor turned around, as a layer has its weight: [outputs, inputs]. What plans
+/// make of layers is decided without turning it.
+std::optional<Product> plan_layer(const Operand& input, const Operand& weight) {
+  const std::int64_t last = input.dim() - 1;
+  const bool fits = input.size(last) == weight.size(1);
+  if (fits && !input.cut && weight.cut && weight.cut->dim() == 0) {
+    return Product{enter(input.local, *weight.cut), weight.local, moved_cut(weight.cut, last)};
+  }
+  if (fits && input.cut && input.cut->dim() == last && weight.cut && weight.cut->dim() == 1 &&
+      same_inner_cut(input, weight)) {
+    return Product{input.local, weight.local, {}, input.cut};
+  }
+  const CutDataPtr turned = weight.cut ? moved_cut(weight.cut, 1 - weight.cut->dim()) : CutDataPtr();
+  auto product = plan_product(input, {weight.local.t(), turned});
+  if (product) product->b = product->b.t();
+  return product;
+}
+
 void linear(OperatorCall& call) {
   const Operand input = read(call.tensor(0));
-  Operand weight = read(call.tensor(1));
+  const Operand weight = read(call.tensor(1));
   if (input.dim() < 2 || weight.dim() != 2) return without_rule(call);
-  weight.local = weight.local.t();
-  if (weight.cut) weight.cut = moved_cut(weight.cut, 1 - weight.cut->dim());
-  const auto product = plan_product(input, weight);
+  const auto product = plan_layer(input, weight);
   if (!product) return without_rule(call);
   const at::Tensor given = optional_tensor(call, 2);
   std::optional<at::Tensor> bias;
@@ -117,12 +133,12 @@ void linear(OperatorCall& call) {
     bias = bias_for(read(given), product->cut, input.dim());
     if (!bias) return without_rule(call);
   }
-  const bool adds_last = product->is_partial && bias;  // else each rank would add it
+  const bool adds_last = product->summed_over && bias;  // else each rank would add it
   call.argument(0) = c10::IValue(product->a);
-  call.argument(1) = c10::IValue(product->b.t());
+  call.argument(1) = c10::IValue(product->b);
   call.argument(2) = bias && !adds_last ? c10::IValue(*bias) : c10::IValue();
   call.run();
-  at::Tensor result = finished(call.result(0).toTensor(), *product);
+  at::Tensor result = finished(std::move(call.result(0)).toTensor(), *product);
   if (adds_last) result = result + bias->to(result.scalar_type());
   call.return_value(wrap_result(std::move(result), product->cut));
 }
@@ -136,7 +152,7 @@ void addmm(OperatorCall& call) {
   if (!product) return without_rule(call);
   const auto bias = bias_for(read(call.tensor(0)), product->cut, a.dim());
   if (!bias) return without_rule(call);
-  if (product->is_partial) {
+  if (product->summed_over) {
     const at::Scalar beta = call.argument(3).toScalar();
     const at::Scalar alpha = call.argument(4).toScalar();
     const at::Tensor sum = finished(at::matmul(product->a, product->b), *product);

@@ -81,7 +81,7 @@ void sum_or_mean(OperatorCall& call) {
   if (call.name() == "aten::sum") {
     call.argument(0) = c10::IValue(input.local);
     call.run();
-    return call.return_value(sum_over_ranks(call.result(0).toTensor(), *input.cut));
+    return call.return_value(sum_over_ranks(std::move(call.result(0)).toTensor(), *input.cut));
   }
   const auto dtype_place = argument_named(call, "dtype");
   const bool has_dtype = dtype_place && call.argument(*dtype_place).isInt();
