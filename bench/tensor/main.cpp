@@ -10,28 +10,16 @@
 
 #include <ATen/ATen.h>
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "gpt/contest.h"
 #include "tensor/hand_written.h"
+#include "tensor/plan.h"
 
 namespace bench {
 namespace {
-
-tessera::TensorPlan plan_of(const GptShape& shape) {
-  return {{"blocks.*.attention.query", tessera::split_heads(shape.heads)},
-          {"blocks.*.attention.key", tessera::split_heads(shape.heads)},
-          {"blocks.*.attention.value", tessera::split_heads(shape.heads)},
-          {"blocks.*.attention.out", tessera::split_rows().heads(shape.heads)},
-          {"blocks.*.up", tessera::split_columns()},
-          {"blocks.*.down", tessera::split_rows()},
-          {"head", tessera::split_columns()}};
-}
 
 class TensorTrainer : public Trainer {
  public:

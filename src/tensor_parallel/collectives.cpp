@@ -28,7 +28,7 @@ struct Where {
 at::Tensor summed(at::Tensor local, const Where& where, Transfer transfer) {
   if (where.cut->axis().size() == 1) return local;
   const bool is_given = local.is_contiguous() && intercept::is_sole_owner(local);
-  at::Tensor sum = is_given ? local.detach() : local.detach().clone(at::MemoryFormat::Contiguous);
+  at::Tensor sum = is_given ? local.tensor_data() : local.detach().clone(at::MemoryFormat::Contiguous);
   where.cut->axis().comm().all_reduce(sum);
   where.cut->axis().log(transfer, where.site, static_cast<std::int64_t>(sum.nbytes()));
   return sum;
@@ -42,7 +42,8 @@ at::Tensor gathered(const at::Tensor& local, const Where& where, Transfer transf
   return whole;
 }
 
-// Each function below is the backward of another, so that gradients have gradients.
+// Each function below is the backward of another, so that gradients have gradients. tensor_data() is detach() without
+// the way through the dispatcher: it shares the count of writes too.
 
 at::Tensor enter_at(const at::Tensor& whole, const Where& where);
 at::Tensor sum_at(at::Tensor local, const Where& where, Transfer transfer);
@@ -107,13 +108,14 @@ at::Tensor with_node(at::Tensor result, const at::Tensor& input, const Where& wh
 
 at::Tensor enter_at(const at::Tensor& whole, const Where& where) {
   if (!needs_node(whole)) return whole;
-  return with_node<Enter>(whole.detach(), whole, where);
+  return with_node<Enter>(whole.tensor_data(), whole, where);
 }
 
 at::Tensor sum_at(at::Tensor local, const Where& where, Transfer transfer) {
   if (!needs_node(local)) return summed(std::move(local), where, transfer);
   auto node = c10::make_intrusive<SumOverRanks>(local, where);
-  at::Tensor sum = summed(std::move(local), where, transfer).detach();
+  at::Tensor sum = summed(std::move(local), where, transfer);
+  if (sum.requires_grad()) sum = sum.tensor_data();
   torch::autograd::create_gradient_edge(sum, std::move(node));
   return sum;
 }
@@ -150,7 +152,7 @@ at::Tensor enter(const at::Tensor& whole, const CutData& cut) {
     cut.axis().remember_entry(edge.function.get(), edge.input_nr, entered.grad_fn());
     return entered;
   }
-  at::Tensor entered = whole.detach();
+  at::Tensor entered = whole.tensor_data();
   torch::autograd::impl::set_gradient_edge(entered, {std::move(node), 0});
   return entered;
 }

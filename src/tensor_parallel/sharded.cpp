@@ -20,14 +20,6 @@ using intercept::OperatorCall;
 
 thread_local const OperatorCall* current_call = nullptr;
 
-/// Whether it is given a tensor for its result, as add_out() is: no rule knows of that.
-bool writes_elsewhere(const OperatorCall& call) {
-  const auto& arguments = call.op().schema().arguments();
-  return std::ranges::any_of(arguments, [](const c10::Argument& argument) {
-    return argument.kwarg_only() && argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-  });
-}
-
 class CutKind : public intercept::ActingKind {
  public:
   std::string name() const override { return "tensor of tensor parallelism"; }
@@ -35,7 +27,7 @@ class CutKind : public intercept::ActingKind {
 
   void call(OperatorCall& call) const override {
     const CurrentCall current(call);
-    const auto rule = writes_elsewhere(call) ? nullptr : find_rule(call.op());
+    const auto rule = find_rule(call.op());
     if (rule) {
       rule(call);
     } else {
@@ -158,7 +150,10 @@ at::Tensor wrap_dense(at::Tensor local, const CutDataPtr& cut, at::IntArrayRef l
   if (like.size() != sizes.size()) return wrap(std::move(local), cut);
   c10::SmallVector<std::size_t, 6> order(sizes.size());
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, [&](std::size_t x, std::size_t y) { return like[x] > like[y]; });
+  // By insertion: few, most often in order, and the library's stable sort takes memory.
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    for (std::size_t k = i; k > 0 && like[order[k - 1]] < like[order[k]]; --k) std::swap(order[k - 1], order[k]);
+  }
   Lengths strides(sizes.size());
   std::int64_t stride = 1;
   for (std::size_t i = order.size(); i-- > 0;) {

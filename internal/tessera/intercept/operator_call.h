@@ -59,7 +59,7 @@ class RuleTable {
  public:
   using Rule = void (*)(OperatorCall& call);
 
-  /// For all overloads of these operators: "aten::add".
+  /// For all overloads of these operators, "aten::add", but those that are given a tensor for their result.
   void add(std::initializer_list<const char*> names, Rule rule);
   /// Null: there is none.
   Rule find(const c10::OperatorHandle& op) const;

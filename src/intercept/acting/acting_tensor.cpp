@@ -118,7 +118,8 @@ at::Tensor alias_of(const at::Tensor& marked) {
   impl->set_sizes_and_strides(bytes.sizes(), bytes.strides());
   impl->set_version_counter(marked.unsafeGetTensorImpl()->version_counter());
   if (marked.requires_grad() && at::GradMode::is_enabled()) {
-    auto node = c10::make_intrusive<ToMarked>(marked, mark.part.defined() ? mark.data : ActingDataPtr());
+    auto node = mark.part.defined() ? c10::make_intrusive<ToMarked>(marked, mark.data, bytes.strides())
+                                    : c10::make_intrusive<ToMarked>(marked);
     torch::autograd::create_gradient_edge(alias, std::move(node));
   }
   return alias;

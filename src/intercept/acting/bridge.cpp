@@ -27,13 +27,15 @@ variable_list Return::apply(variable_list&& gradients) {
   return {data_->kind().outer_gradient(gradients.front(), data_)};
 }
 
-ToMarked::ToMarked(const at::Tensor& marked, ActingDataPtr data)
-    : Node(torch::autograd::edge_list{torch::autograd::impl::gradient_edge(marked)}), data_(std::move(data)) {
-  if (!data_) return;
-  sizes_ = marked.sizes().vec();
-  strides_ = marked.strides().vec();
-  part_strides_ = held_part(marked).strides().vec();
-}
+ToMarked::ToMarked(const at::Tensor& marked)
+    : Node(torch::autograd::edge_list{torch::autograd::impl::gradient_edge(marked)}) {}
+
+ToMarked::ToMarked(const at::Tensor& marked, ActingDataPtr data, at::IntArrayRef part_strides)
+    : Node(torch::autograd::edge_list{torch::autograd::impl::gradient_edge(marked)}),
+      data_(std::move(data)),
+      sizes_(marked.sizes()),
+      strides_(marked.strides()),
+      part_strides_(part_strides) {}
 
 variable_list ToMarked::apply(variable_list&& gradients) {
   const at::Tensor& gradient = gradients.front();
@@ -42,7 +44,7 @@ variable_list ToMarked::apply(variable_list&& gradients) {
   if (gradient.requires_grad()) return {data_->kind().outer_gradient(gradient, data_)};
   // As autograd does for parameters: a gradient lies in memory as its parameter does, and is nobody else's. A sum gives
   // its gradient to all that were added.
-  const bool lies_so = gradient.strides() == part_strides_ && is_sole_owner(gradient);
+  const bool lies_so = gradient.strides() == at::IntArrayRef(part_strides_) && is_sole_owner(gradient);
   at::Tensor part = lies_so ? gradient : at::empty_strided(gradient.sizes(), part_strides_, gradient.options());
   if (!lies_so) part.copy_(gradient);
   return {make_part(std::move(part), data_, sizes_, strides_)};

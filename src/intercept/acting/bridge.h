@@ -46,16 +46,18 @@ class Return : public torch::autograd::Node {
 /// so too.
 class ToMarked : public torch::autograd::Node {
  public:
-  /// `data`: of a tensor that holds a part, else null.
-  ToMarked(const at::Tensor& marked, ActingDataPtr data);
+  explicit ToMarked(const at::Tensor& marked);
+  /// Of a tensor that holds a part.
+  ToMarked(const at::Tensor& marked, ActingDataPtr data, at::IntArrayRef part_strides);
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
   std::string name() const override { return "tessera::ToMarked"; }
 
  private:
   ActingDataPtr data_;
-  std::vector<std::int64_t> sizes_;
-  std::vector<std::int64_t> strides_;
-  std::vector<std::int64_t> part_strides_;
+  // One is made for each use of a parameter: memory of their own would be most of what that costs.
+  at::DimVector sizes_;
+  at::DimVector strides_;
+  at::DimVector part_strides_;
 };
 
 /// The edges that a pass is asked for, those of wrappers exchanged for their inner tensors'.

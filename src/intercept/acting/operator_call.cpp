@@ -2,6 +2,7 @@
 
 #include <ATen/core/List.h>
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -94,6 +95,17 @@ void RuleTable::add(std::initializer_list<const char*> names, Rule rule) {
   for (const char* name : names) by_name_.insert_or_assign(name, rule);
 }
 
+namespace {
+
+/// Whether it is given a tensor for its result, as add_out() is.
+bool writes_elsewhere(const c10::FunctionSchema& schema) {
+  return std::ranges::any_of(schema.arguments(), [](const c10::Argument& argument) {
+    return argument.kwarg_only() && argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+  });
+}
+
+}  // namespace
+
 RuleTable::Rule RuleTable::find(const c10::OperatorHandle& op) const {
   const c10::FunctionSchema* const schema = &op.schema();
   {
@@ -101,7 +113,7 @@ RuleTable::Rule RuleTable::find(const c10::OperatorHandle& op) const {
     if (const auto found = found_.find(schema); found != found_.end()) return found->second;
   }
   const auto named = by_name_.find(schema->name());
-  const Rule rule = named == by_name_.end() ? nullptr : named->second;
+  const Rule rule = named == by_name_.end() || writes_elsewhere(*schema) ? nullptr : named->second;
   const std::lock_guard lock(mutex_);
   found_.emplace(schema, rule);
   return rule;

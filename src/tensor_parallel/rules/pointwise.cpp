@@ -1,8 +1,9 @@
 #include <ATen/ATen.h>
+#include <ATen/DimVector.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "tensor_parallel/collectives.h"
 #include "tensor_parallel/rules/operands.h"
@@ -51,7 +52,7 @@ void pointwise(OperatorCall& call) {
   if (!reference.fits) return without_rule(call);
   bool fits = true;
   at::Tensor written_inner;
-  std::vector<at::Tensor> locals;
+  c10::SmallVector<at::Tensor, 4> locals;
   call.for_each_tensor([&](std::size_t index, const at::Tensor& tensor) -> at::Tensor {
     if (!fits) return {};
     if (call.writes(index)) {
@@ -73,9 +74,9 @@ void pointwise(OperatorCall& call) {
   // As TensorIterator lays out a result: like the first argument that has all of its dimensions.
   std::int64_t num_dims = 0;
   for (const at::Tensor& local : locals) num_dims = std::max(num_dims, local.dim());
-  std::vector<std::int64_t> like;
+  at::DimVector like;
   call.for_each_tensor([&](std::size_t, const at::Tensor& tensor) -> at::Tensor {
-    if (like.empty() && tensor.dim() == num_dims) like = tensor.strides().vec();
+    if (like.empty() && tensor.dim() == num_dims) like = at::DimVector(tensor.strides());
     return {};
   });
   std::size_t next = 0;
