@@ -32,8 +32,8 @@ using MakeTrainer = std::function<std::unique_ptr<Trainer>(const std::string& ki
 ///   KIND STEPS          a kind that `make` knows
 ///   trace:FOLDER STEPS  the same as "fsdp", traced into that folder
 ///   start 0             nothing, once all ranks are there
-/// and answers with a line of JSON. Between lines it sleeps, so that others can be measured. Each kind trains a model of
-/// its own, made when it is first asked for. All ranks get the same lines. Returns the program's exit code.
+/// and answers with a line of JSON. Between lines it sleeps, so that others can be measured. Each kind trains a model
+/// of its own, made when it is first asked for. All ranks get the same lines. Returns the program's exit code.
 int answer_lines(int argc, char** argv, const MakeTrainer& make);
 
 }  // namespace bench

@@ -89,8 +89,6 @@ DdpState::DdpState(std::shared_ptr<torch::nn::Module> model, const Communicator&
   buffer_sync_.note(buffers_of(*model_).tensors);
 }
 
-DdpState::~DdpState() { unhook_parameters(); }
-
 void DdpState::unhook_parameters() {
   sync_.reset();
   nodes_.clear();
@@ -148,6 +146,7 @@ void DdpState::watch_frozen_parameters() {
 }
 
 bool DdpState::needs_hooks() const {
+  if (is_whole_for_a_time()) return false;
   if (must_hook_anew_) return true;
   // A parameter was given other memory, as torch::load does; autograd then silently drops its hooks.
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
@@ -270,6 +269,7 @@ void DdpState::on_operator(std::string_view operator_name) {
 }
 
 void DdpState::begin_forward() {
+  if (is_whole_for_a_time()) return;
   passes_->find_failure();
   if (passes_->phase() == Phase::kBetween) {
     follow_frozen_parameters();

@@ -36,7 +36,7 @@ class DdpState : public intercept::Listener,
   /// Collective: over `comm`.
   static std::shared_ptr<DdpState> make(std::shared_ptr<torch::nn::Module> model, const Communicator& comm,
                                         const DdpOptions& options, ForwardNotice notice);
-  ~DdpState() override;
+  ~DdpState() override { unhook_parameters(); }
 
   const std::shared_ptr<torch::nn::Module>& module() const override { return model_; }
   std::vector<ModelAxis> axes() const override;
@@ -103,6 +103,8 @@ class DdpState : public intercept::Listener,
   DdpState(std::shared_ptr<torch::nn::Module> model, const Communicator& comm, const DdpSettings& settings);
   void hook_parameters(const GradientSync::Buckets& given_buckets = {});
   void unhook_parameters();
+  /// gather() has made layers whole that are cut: a rank may evaluate alone, and no backward pass reaches them.
+  bool is_whole_for_a_time() const { return inner_ && inner_->is_held(); }
   bool needs_hooks() const;
   /// Makes hooks and reducer anew, if hooks have been lost or a pass has failed.
   void renew_hooks();

@@ -289,6 +289,7 @@ void FsdpState::require_sealed(const std::vector<int>& units) {
 }
 
 void FsdpState::settle_gradients() {
+  if (num_wholes_ > 0 && parts_.inner()) parts_.inner()->require_not_held();
   for (const auto& unit : units()) {
     unit->drop_cleared_gradients();
     if (unit->is_trained()) unit->mark_gradients();
@@ -300,7 +301,8 @@ void FsdpState::trust_optimizer() {
 }
 
 void FsdpState::require_nothing_held() const {
-  if (!gathers_->is_holding()) return;
+  const bool is_inner_held = parts_.inner() && parts_.inner()->is_held();  // though a unit's bytes may be there always
+  if (!gathers_->is_holding() && !is_inner_held) return;
   throw ConfigError("the parameters are to be written to while they are held whole (rank " +
                     std::to_string(ranks().shards.world_rank()) +
                     "): what gather() returned must be gone, and backward of the last forward done");

@@ -1,7 +1,6 @@
 #include "fsdp/plan_units.h"
 
 #include <tessera/core/error.h>
-#include <tessera/intercept/acting_tensor.h>
 #include <tessera/intercept/deferred_init.h>
 #include <tessera/shard/refuse_modules.h>
 
@@ -61,7 +60,7 @@ class Planner {
 
   void take(std::string name, const at::Tensor& parameter, NamedTensors& left) {
     if (!parameter.defined() || !seen_.insert(parameter.unsafeGetTensorImpl()).second) return;
-    const std::int64_t num_elements = num_held(parameter);
+    const std::int64_t num_elements = parameter.numel();
     const bool whole = num_elements < min_elements_ || num_elements == 0 || !parameter.is_floating_point();
     NamedTensors& target = whole ? plan_.replicated : left;
     target.names.push_back(std::move(name));
@@ -86,7 +85,7 @@ class Planner {
   void make_units_of_kind(const std::string& name, const NamedTensors& parameters) {
     std::int64_t num_bytes = 0;  // of the unit that is being filled
     for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
-      const std::int64_t more = num_held(parameters.tensors[i]) * parameters.tensors[i].element_size();
+      const std::int64_t more = parameters.tensors[i].numel() * parameters.tensors[i].element_size();
       if (i == 0 || more > max_bytes_ - num_bytes) {
         plan_.units.push_back({name, {}});
         num_bytes = 0;
@@ -104,13 +103,8 @@ class Planner {
 
   static std::int64_t count(const NamedTensors& parameters) {
     std::int64_t num_elements = 0;
-    for (const at::Tensor& parameter : parameters.tensors) num_elements += num_held(parameter);
+    for (const at::Tensor& parameter : parameters.tensors) num_elements += parameter.numel();
     return num_elements;
-  }
-
-  /// Of a parameter that tensor parallelism has cut: of this rank's part.
-  static std::int64_t num_held(const at::Tensor& parameter) {
-    return c10::multiply_integers(intercept::held_sizes(parameter));
   }
 
   const WrapPolicy& policy_;

@@ -19,7 +19,8 @@ namespace {
 /// The shared models of this process, by module. Ranks that are threads have different modules and use the same table.
 struct SharedModels {
   std::mutex mutex;
-  std::unordered_map<const torch::nn::Module*, std::weak_ptr<ModelState>> states;
+  /// The newest last: one may be made over another, as copies over cut layers are.
+  std::unordered_map<const torch::nn::Module*, std::vector<std::weak_ptr<ModelState>>> states;
 
   static SharedModels& of_process() {
     static auto* const all = new SharedModels;  // never destroyed: models may outlive statics
@@ -32,15 +33,22 @@ struct SharedModels {
 void note_shared(const std::shared_ptr<ModelState>& state) {
   SharedModels& all = SharedModels::of_process();
   const std::lock_guard lock(all.mutex);
-  std::erase_if(all.states, [](const auto& entry) { return entry.second.expired(); });
-  all.states[state->module().get()] = state;
+  for (auto& [module, states] : all.states) {
+    std::erase_if(states, [](const auto& one) { return one.expired(); });
+  }
+  std::erase_if(all.states, [](const auto& entry) { return entry.second.empty(); });
+  all.states[state->module().get()].push_back(state);
 }
 
 std::shared_ptr<ModelState> find_shared(const torch::nn::Module& module) {
   SharedModels& all = SharedModels::of_process();
   const std::lock_guard lock(all.mutex);
   const auto found = all.states.find(&module);
-  return found == all.states.end() ? nullptr : found->second.lock();
+  if (found == all.states.end()) return nullptr;
+  for (auto one = found->second.rbegin(); one != found->second.rend(); ++one) {
+    if (auto state = one->lock()) return state;
+  }
+  return nullptr;
 }
 
 std::vector<TrainedTensor> whole_parameters(const torch::nn::Module& model, std::size_t num_axes) {

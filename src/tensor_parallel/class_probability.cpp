@@ -4,8 +4,6 @@
 #include <tessera/intercept/saved_tensors.h>
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/graph_task.h>
-#include <torch/csrc/autograd/saved_variable.h>
 
 #include <limits>
 #include <mutex>

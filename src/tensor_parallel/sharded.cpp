@@ -27,6 +27,12 @@ class CutKind : public intercept::ActingKind {
 
   void call(OperatorCall& call) const override {
     const CurrentCall current(call);
+    if (TensorAxis::is_any_held()) {
+      call.for_each_tensor([&](std::size_t, const at::Tensor& tensor) -> at::Tensor {
+        if (const CutDataPtr cut = cut_of(tensor)) cut->axis().require_not_held(cut->parameter(), call.name());
+        return {};
+      });
+    }
     const auto rule = find_rule(call.op());
     if (rule) {
       rule(call);

@@ -64,6 +64,39 @@ const std::string* TensorAxis::parameter(const std::string& name) {
   return held.get();
 }
 
+namespace {
+
+std::atomic<int>& num_held_of_process() {
+  static std::atomic<int> number{0};
+  return number;
+}
+
+}  // namespace
+
+bool TensorAxis::is_any_held() { return num_held_of_process().load(std::memory_order_relaxed) > 0; }
+
+void TensorAxis::hold_whole(const std::string* parameter) {
+  const std::lock_guard lock(mutex_);
+  held_.insert(parameter);
+  ++num_held_of_process();
+}
+
+void TensorAxis::let_go(const std::string* parameter) {
+  const std::lock_guard lock(mutex_);
+  const auto found = held_.find(parameter);
+  if (found == held_.end()) return;
+  held_.erase(found);
+  --num_held_of_process();
+}
+
+void TensorAxis::require_not_held(const std::string* parameter, std::string_view op) const {
+  const std::lock_guard lock(mutex_);
+  if (!held_.contains(parameter)) return;
+  throw ConfigError(std::string(op) + " of a tensor that was cut with " + *parameter +
+                    " while gather() holds a model whole that tensor parallelism cuts (rank " +
+                    std::to_string(comm_.world_rank()) + "): use what is whole, or end gather() first");
+}
+
 void TensorAxis::log(Transfer transfer, const Site* site, std::int64_t num_bytes) {
   const std::lock_guard lock(mutex_);
   Traffic& traffic = traffic_[{transfer, site}];

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -52,6 +53,15 @@ class TensorAxis {
   const Site* site(std::string_view op, const std::string* parameter);
   const std::string* parameter(const std::string& name);
 
+  /// While gather() holds a parameter whole, what was computed from its part before is of no use: it would miss writes
+  /// to the whole, a write to it would be lost, and a rank may be alone.
+  void hold_whole(const std::string* parameter);
+  void let_go(const std::string* parameter);
+  /// Throws ConfigError if it is held.
+  void require_not_held(const std::string* parameter, std::string_view op) const;
+  /// Of all axes of the process: as a rule none is, and nobody has to be asked.
+  static bool is_any_held();
+
   void log(Transfer transfer, const Site* site, std::int64_t num_bytes);
   /// Notes that the operator had no rule; true the first time.
   bool log_gathered(const Site* site);
@@ -86,6 +96,7 @@ class TensorAxis {
   std::map<std::string, std::unique_ptr<std::string>> parameters_;
   std::map<std::pair<Transfer, const Site*>, Traffic> traffic_;
   std::map<const Site*, bool> gathered_;
+  std::multiset<const std::string*> held_;
   std::shared_ptr<Entries> entries_;
 };
 

@@ -16,6 +16,8 @@
 #include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <iomanip>
 #include <map>
 #include <optional>
@@ -137,6 +139,24 @@ class PlanMatcher {
 
 namespace tp {
 
+/// How many tensors of a model are whole for a time. Hooks on parameters may outlive the model's state.
+class WholeCount {
+ public:
+  explicit WholeCount(int rank) : rank_(rank) {}
+
+  void add(int difference) { count_ += difference; }
+  bool is_any() const { return count_ > 0; }
+  void require_none(const std::string& what) const {
+    if (count_ == 0) return;
+    throw ConfigError(what + " while gather() holds a model whole that tensor parallelism cuts (rank " +
+                      std::to_string(rank_) + "): end gather() first");
+  }
+
+ private:
+  int rank_;
+  std::atomic<int> count_{0};
+};
+
 /// Makes the gradient of a parameter what the parameter is, whole or cut: a custom function may return any.
 class GradientFit {
  public:
@@ -164,7 +184,9 @@ class GradientFit {
 class TensorParallelState : public shard::ModelState {
  public:
   TensorParallelState(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<TensorAxis> axis)
-      : module_(std::move(module)), axis_(std::move(axis)) {}
+      : module_(std::move(module)),
+        axis_(std::move(axis)),
+        num_whole_(std::make_shared<WholeCount>(axis_->comm().world_rank())) {}
 
   /// Cuts a tensor that all ranks have whole.
   void cut(const PlannedCut& planned) {
@@ -177,7 +199,7 @@ class TensorParallelState : public shard::ModelState {
         take_part(tensor.detach(), cut->cut(), axis_->size(), axis_->rank()).clone(at::MemoryFormat::Contiguous);
     const std::vector<std::int64_t> strides = tensor.strides().vec();
     intercept::mark_part(tensor, std::move(part), cut, shape, strides);
-    set_global_slice(tensor, slice_at(shape, {cut->cut()}, {{axis_->size()}, {axis_->rank()}}));
+    note_slice(tensor, shape, *cut);
   }
 
   TensorAxis& axis() { return *axis_; }
@@ -196,6 +218,7 @@ class TensorParallelState : public shard::ModelState {
   std::vector<StateSlice> state_slices() const override { return shard::whole_state(*module_); }
 
   void hold(const GatherOptions& options) override {
+    if (kept_error_) std::rethrow_exception(std::exchange(kept_error_, nullptr));
     const at::NoGradGuard no_grad;
     for (const at::Tensor& tensor : named_by(options)) {
       const auto known = held_.find(tensor.unsafeGetTensorImpl());
@@ -208,27 +231,42 @@ class TensorParallelState : public shard::ModelState {
       const at::Tensor part = intercept::held_part(tensor);
       const at::Tensor whole = gather_parts(part, cut->cut(), cut->size(), axis_->comm());
       intercept::unmark_part(tensor, whole.is_same(part) ? part.clone() : whole);
+      set_global_slice(tensor, Slice::whole(tensor.sizes().vec()));
       held_.emplace(tensor.unsafeGetTensorImpl(), Held{tensor, part, cut, 1});
+      num_whole_->add(1);
+      axis_->hold_whole(cut->parameter());
     }
   }
+  void require_not_held() const override {
+    if (kept_error_) std::rethrow_exception(std::exchange(kept_error_, nullptr));
+    num_whole_->require_none("gradients are asked for");
+  }
+  bool is_held() const override { return num_whole_->is_any(); }
   void let_go(const GatherOptions& options) noexcept override {
     for (const at::Tensor& tensor : named_by(options)) {
       const auto known = held_.find(tensor.unsafeGetTensorImpl());
       if (known == held_.end() || --known->second.count > 0) continue;
+      axis_->let_go(known->second.cut->parameter());
       cut_again(known->second);
       held_.erase(known);
+      num_whole_->add(-1);
     }
   }
 
   /// Gradients that come from now on are cut as their parameters are.
   void fit_gradients() const {
     for (const at::Tensor& parameter : parameters_of(*module_).tensors) {
-      if (parameter.requires_grad()) parameter.register_hook(GradientFit(parameter));
+      if (!parameter.requires_grad()) continue;
+      parameter.register_hook([fit = GradientFit(parameter), whole = num_whole_](const at::Tensor& gradient) {
+        whole->require_none("a backward pass reaches a parameter");
+        return fit(gradient);
+      });
     }
   }
 
   /// So are those that a program has set, or that came for a parameter that was frozen before.
   void settle_gradients() override {
+    require_not_held();
     const at::NoGradGuard no_grad;
     for (const at::Tensor& parameter : parameters_of(*module_).tensors) {
       at::Tensor& gradient = at::Tensor(parameter).mutable_grad();
@@ -246,6 +284,11 @@ class TensorParallelState : public shard::ModelState {
     int count;  // of those who hold it
   };
 
+  /// Which elements of the whole a tensor has from now on.
+  void note_slice(const at::Tensor& tensor, const std::vector<std::int64_t>& shape, const CutData& cut) const {
+    set_global_slice(tensor, slice_at(shape, {cut.cut()}, {{axis_->size()}, {axis_->rank()}}));
+  }
+
   /// The tensors that hold() and let_go() are about.
   std::vector<at::Tensor> named_by(const GatherOptions& options) const {
     return state_of(options.module() ? *options.module() : *module_).tensors;
@@ -255,15 +298,22 @@ class TensorParallelState : public shard::ModelState {
     const at::NoGradGuard no_grad;
     const std::vector<std::int64_t> sizes = held.tensor.sizes().vec();
     const std::vector<std::int64_t> strides = held.tensor.strides().vec();
-    const at::Tensor now = take_part(held.tensor.detach(), held.cut->cut(), axis_->size(), axis_->rank());
-    // Who keeps the bytes of the part may forbid writes, so only if there is something to write.
-    if (!at::equal(now, held.part)) at::Tensor(held.part).copy_(now);
+    try {
+      const at::Tensor now = take_part(held.tensor.detach(), held.cut->cut(), axis_->size(), axis_->rank());
+      // Who keeps the bytes of the part may forbid writes, so only if there is something to write.
+      if (!at::equal(now, held.part)) at::Tensor(held.part).copy_(now);
+    } catch (...) {
+      kept_error_ = std::current_exception();  // let_go() must not throw
+    }
     intercept::mark_part(held.tensor, held.part, held.cut, sizes, strides);
+    note_slice(held.tensor, sizes, *held.cut);
   }
 
   std::shared_ptr<torch::nn::Module> module_;
   std::shared_ptr<TensorAxis> axis_;
   std::unordered_map<const c10::TensorImpl*, Held> held_;
+  std::shared_ptr<WholeCount> num_whole_;
+  mutable std::exception_ptr kept_error_;  // of let_go(): for the next call
 };
 
 }  // namespace tp

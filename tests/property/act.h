@@ -1,6 +1,6 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <string>
 #include <utility>
@@ -22,7 +22,9 @@ struct Seen {
   std::vector<Value> values;
 
   void add(std::string what, int part, const at::Tensor& value) {
-    values.push_back({std::move(what), part, value.detach().clone()});
+    // Not clone(): that of a tensor which is cut is cut.
+    at::Tensor whole = at::empty(value.sizes(), value.options().requires_grad(false));
+    values.push_back({std::move(what), part, whole.copy_(value.detach())});
   }
 };
 

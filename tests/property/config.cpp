@@ -62,7 +62,19 @@ bool read_number(const std::string& text, const std::string& name, auto& number)
 
 }  // namespace
 
-Config draw_config(Dice& dice, int num_ranks) {
+namespace {
+
+/// Tensor parallelism, which some of the above excludes.
+void share_layers(Config& config, int tp) {
+  config.make_plain();
+  config.tp = tp;
+  config.num_replicas = 1;
+  if (config.fsdp.strategy() == ShardingStrategy::kHybridShard) config.fsdp.strategy(ShardingStrategy::kFullShard);
+}
+
+}  // namespace
+
+Config draw_config(Dice& dice, int num_ranks, bool cuts_shards) {
   Config config;
   config.num_ranks = num_ranks;
   config.layout = dice.chance(40) ? Layout::kDdp : Layout::kFsdp;
@@ -84,11 +96,15 @@ Config draw_config(Dice& dice, int num_ranks) {
     config.fsdp.reproducible(true).micro_batches(num_ranks);
     config.has_hook = false;
   }
+  const bool shares_layers = dice.chance(40);
+  const int tp = num_ranks == 4 && dice.chance(50) ? 2 : num_ranks;
+  if (num_ranks > 1 && shares_layers && (config.is_ddp() || cuts_shards)) share_layers(config, tp);
   return config;
 }
 
 std::string Config::text() const {
   std::string text = (is_ddp() ? "ddp, num_ranks " : "fsdp, num_ranks ") + std::to_string(num_ranks);
+  if (tp > 1) text += ", tp " + std::to_string(tp);
   if (is_wrapped) text += ", wrapped";
   if (!oddity.empty()) text += ", odd " + oddity;
   if (keeps_views) text += ", keeps views";
@@ -113,7 +129,7 @@ Config Config::parse(const std::string& text) {
       config.oddity = item.substr(4);
     } else if (item == "hook") {
       config.has_hook = true;
-    } else if (!read_number(item, "num_ranks", config.num_ranks) &&
+    } else if (!read_number(item, "num_ranks", config.num_ranks) && !read_number(item, "tp", config.tp) &&
                !read_number(item, "num_replicas", config.num_replicas) &&
                !read_number(item, "wrap_elements", config.wrap_elements)) {
       const auto space = item.find(' ');

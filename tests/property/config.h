@@ -16,6 +16,7 @@ enum class Layout { kDdp, kFsdp };
 struct Config {
   Layout layout = Layout::kDdp;
   int num_ranks = 1;
+  int tp = 1;                      ///< how many ranks share each layer
   int num_replicas = 1;            ///< of a model that is sharded
   std::int64_t wrap_elements = 0;  ///< modules with so many are units; 0: only the model
   bool is_wrapped = false;         ///< a wrapper's forward is called, not the model's
@@ -25,6 +26,9 @@ struct Config {
   DdpOptions ddp;
   FsdpOptions fsdp;
 
+  /// How many ranks have batches of their own.
+  int num_parts() const { return num_ranks / tp; }
+  int part_of(int rank) const { return rank / tp; }
   bool is_ddp() const { return layout == Layout::kDdp; }
   bool is_fsdp() const { return layout == Layout::kFsdp; }
   bool is_reproducible() const { return is_ddp() ? ddp.reproducible() : fsdp.reproducible(); }
@@ -46,6 +50,7 @@ struct Config {
   static Config parse(const std::string& text);
 };
 
-Config draw_config(Dice& dice, int num_ranks);
+/// `cuts_shards`: also tensor parallelism of models in shards.
+Config draw_config(Dice& dice, int num_ranks, bool cuts_shards);
 
 }  // namespace tessera::testing

@@ -1,5 +1,7 @@
 // Random training programs, each against one process. `tests/property/programs` is how people call this.
 //   property_programs --seed S --count N [--ranks R] [--keep 0,3,7]   ranks are threads
+//                     [--tp] [--cut-shards]           only those whose ranks share layers; also those of shards, which
+//                                                     still have defects
 //   property_programs --seed S --count N --processes R --backend B    ranks are processes
 //   property_programs --seed S --show | --test [--keep 0,3,7]         what a program does, or a test that does it
 // A line for each program: "program 17: 41 done, 3 refused" or "DEFECT in program 17: ...".
@@ -41,7 +43,7 @@ std::uint64_t number_of(const Options& options, const std::string& name, std::ui
 }
 
 Program program_of(const Options& options, std::uint64_t seed, int num_ranks) {
-  Program program = make_program(seed, num_ranks);
+  Program program = make_program(seed, num_ranks, options.contains("--cut-shards"));
   const auto keep = options.find("--keep");
   if (keep == options.end()) return program;
   std::vector<Action> kept;
@@ -68,6 +70,7 @@ int run_with_threads(const Options& options) {
   int num_failed = 0;
   for (std::uint64_t seed = first; seed < first + number_of(options, "--count", 1); ++seed) {
     const Program program = program_of(options, seed, static_cast<int>(number_of(options, "--ranks", 0)));
+    if (options.contains("--tp") && program.config.tp == 1) continue;
     std::cout << "program " << seed << " begins\n" << std::flush;  // who crashes has said where
     Played played;
     try {

@@ -134,7 +134,9 @@ class Judge {
       defect = unless_it_moved(outcome_of([&] { recover(action, mine.text); }));
     }
     // Rounding to another type makes small differences large.
-    if (action.kind == "cast" && mine.kind == Outcome::Kind::kDone && !is_over_) alone_->load(ranked_->full_state());
+    if (defect.empty() && action.kind == "cast" && mine.kind == Outcome::Kind::kDone && !is_over_) {
+      defect = unless_it_moved(outcome_of([&] { alone_->load(ranked_->full_state()); }));
+    }
     if (is_one_of(action, {"step", "step_with_scaler", "train_uneven"})) ++num_steps_;
     if (is_one_of(action, {"freeze", "unfreeze", "swap_frozen"})) changed_flags_ = true;
     // The same when other actions are left out.
@@ -152,10 +154,10 @@ class Judge {
                                                 : "fails in one process, but not here: " + alone.text;
     }
     if (mine.kind == Outcome::Kind::kFailed) return "";
-    const int rank = comm_.rank();
+    const int part = config_.part_of(comm_.rank());
     std::vector<const Seen::Value*> of_rank;
     for (const Seen::Value& value : expected.values) {
-      if (value.part == rank || value.part == Seen::kAll) of_rank.push_back(&value);
+      if (value.part == part || value.part == Seen::kAll) of_rank.push_back(&value);
       is_over_ = is_over_ || !value.value.isfinite().all().item<bool>() || value.value.abs().max().item<double>() > 1e6;
     }
     if (is_over_) return "";

@@ -4,12 +4,12 @@
 
 namespace tessera::testing {
 
-Program make_program(std::uint64_t seed, int num_ranks) {
+Program make_program(std::uint64_t seed, int num_ranks, bool cuts_shards) {
   Dice dice(seed * 7919 + 13);
   Program program;
   program.seed = seed;
   const int drawn = dice.pick(std::vector<int>{1, 2, 2, 2, 4});
-  program.config = draw_config(dice, num_ranks == 0 ? drawn : num_ranks);
+  program.config = draw_config(dice, num_ranks == 0 ? drawn : num_ranks, cuts_shards);
   // Defects that a long history needs are rare: most programs are short.
   const auto count = 30 + dice.below(dice.chance(20) ? 170 : 60);
   for (std::int64_t i = 0; i < count; ++i) program.actions.push_back(draw_action(dice, program.config));

@@ -20,7 +20,7 @@ struct Program {
   std::string as_test() const;
 };
 
-/// On as many ranks as it likes, or on `num_ranks` if that is not 0.
-Program make_program(std::uint64_t seed, int num_ranks = 0);
+/// On as many ranks as it likes, or on `num_ranks` if that is not 0. `cuts_shards`: see draw_config().
+Program make_program(std::uint64_t seed, int num_ranks = 0, bool cuts_shards = false);
 
 }  // namespace tessera::testing

@@ -227,5 +227,48 @@ TEST(Programs, AreTheSameForASeed) {
   EXPECT_NE(make_program(5).text(), make_program(6).text());
 }
 
+// Ranks that share layers.
+
+/// What an optimizer wrote inside gather() was lost.
+TEST(Programs, Seed63) {
+  expect_no_defect({63,
+                    Config::parse("fsdp, num_ranks 2, tp 2, wrap_elements 16, strategy no_shard, min_num_params 40, "
+                                  "backward_prefetch post, use_orig_params true"),
+                    {{"train_apart", 178, 790},
+                     {"open_gather", 651, 938},
+                     {"step", 847, 402},
+                     {"train", 259, 659},
+                     {"use_a_view", 478, 749}}});
+}
+
+/// Units differed between ranks whose parts were of different size.
+TEST(Programs, Seed130) {
+  expect_no_defect({130,
+                    Config::parse("fsdp, num_ranks 4, tp 4, wrap_elements 92, max_unit_bytes 100, min_num_params 40, "
+                                  "backward_prefetch post, init_sync false"),
+                    {{"train_two_at_once", 643, 376},
+                     {"open_gather", 410, 837},
+                     {"step", 419, 757},
+                     {"train_two_at_once", 746, 196},
+                     {"train_two_at_once", 653, 902}}});
+}
+
+/// What is whole for a time was taken for other memory.
+TEST(Programs, Seed350) {
+  expect_no_defect({350,
+                    Config::parse("ddp, num_ranks 2, tp 2, wrapped, bucket_bytes 64, first_bucket_bytes 64, "
+                                  "find_unused_parameters true"),
+                    {{"train_apart", 623, 291}, {"freeze", 258, 923}, {"load_saved", 664, 326}}});
+}
+
+/// A view from before gather() was written to inside of it.
+TEST(Programs, Seed580) {
+  expect_no_defect(
+      {580,
+       Config::parse("fsdp, num_ranks 2, tp 2, strategy zero1, max_unit_bytes 100, min_num_params 40, "
+                     "backward_prefetch post"),
+       {{"keep_a_view", 244, 272}, {"open_gather", 607, 123}, {"use_a_view", 721, 885}, {"evaluate", 113, 352}}});
+}
+
 }  // namespace
 }  // namespace tessera::testing

@@ -4,8 +4,10 @@
 #include <tessera/core/error.h>
 #include <tessera/data_parallel/distributed_data_parallel.h>
 #include <tessera/fsdp/fully_shard.h>
+#include <tessera/intercept/acting_tensor.h>
 #include <tessera/optim/clip_grad_norm.h>
 #include <tessera/optim/grad_scaler.h>
+#include <tessera/tensor_parallel/tensor_parallel.h>
 #include <tessera/train/training_state.h>
 
 #include <torch/torch.h>
@@ -13,12 +15,11 @@
 #include <optional>
 #include <set>
 
-#include "fsdp/random_models/random_model.h"
 #include "property/config.h"
-#include "property/oddities.h"
 #include "property/scaling.h"
 #include "property/user.h"
 #include "support/temporary_folder.h"
+#include "tensor_parallel/random_trees/random_plan.h"
 
 namespace tessera::testing {
 namespace {
@@ -27,13 +28,36 @@ using at::Tensor;
 
 /// What rank 0 broadcasts at the start must replace this.
 NodePtr model_of_rank(std::uint64_t seed, const Config& config, int rank) {
-  NodePtr model = with_oddity(make_random_model(seed), config.oddity, /*dense=*/false);
+  NodePtr model = make_model(seed, config, /*dense=*/false);
   const bool init_sync = config.is_ddp() ? config.ddp.init_sync() : config.fsdp.init_sync();
   if (rank == 0 || !init_sync) return model;
   const torch::NoGradGuard no_grad;
   for (const Tensor& parameter : model->parameters()) parameter.fill_(100 + rank);
   return model;
 }
+
+/// The ranks of a program, which share layers and batches.
+struct RankGroups {
+  RankGroups(const Config& config, const Communicator& comm)
+      : all(comm),
+        sharing_layers(comm.split_by([&](int rank) { return rank / config.tp; }, "tp")),
+        with_batches(config.tp == 1 ? comm : comm.split_by([&](int rank) { return rank % config.tp; }, "dp")) {}
+
+  Communicator all;
+  Communicator sharing_layers;
+  Communicator with_batches;
+};
+
+/// Null: each rank has whole layers.
+std::optional<TensorParallelModel> cut_layers(std::uint64_t seed, const Config& config, const NodePtr& model,
+                                              const RankGroups& groups) {
+  if (config.tp == 1) return std::nullopt;
+  return tensor_parallel(std::static_pointer_cast<torch::nn::Module>(model), groups.sharing_layers,
+                         make_random_plan(*model, seed, /*cuts_buffers=*/false));
+}
+
+/// What a rank has of a tensor that may be cut, without asking others.
+Tensor local_of(const Tensor& tensor) { return intercept::held_part(tensor).detach(); }
 
 /// Averages as no hook does, in a program's own way.
 class MeanHook : public GradientHook {
@@ -50,10 +74,12 @@ class MeanHook : public GradientHook {
 /// What is the same for a rank however its model is spread.
 class RankTools {
  public:
-  explicit RankTools(const Communicator& comm) : comm_(comm), scaler_(new_scaler()) {}
+  explicit RankTools(const RankGroups& groups)
+      : comm_(groups.all), with_batches_(groups.with_batches), scaler_(new_scaler()) {}
 
-  int rank() const { return comm_.rank(); }
-  const Communicator& comm() const { return comm_; }
+  /// Of the batches.
+  int part() const { return with_batches_.rank(); }
+  const Communicator& with_batches() const { return with_batches_; }
 
   double scale() const { return scaler_.current_scale(); }
   bool step_scaled(torch::optim::Optimizer& optimizer) {
@@ -99,8 +125,8 @@ class RankTools {
   }
 
   double sum_in_half(const std::function<double(int rank)>& value) const {
-    const Communicator half = comm_.split_by([](int rank) { return rank % 2; });
-    const Tensor sum = torch::full({}, value(comm_.rank()), torch::kDouble);
+    const Communicator half = with_batches_.split_by([](int rank) { return rank % 2; });
+    const Tensor sum = torch::full({}, value(part()), torch::kDouble);
     half.all_reduce(sum);
     return sum.item<double>();
   }
@@ -123,6 +149,7 @@ class RankTools {
   }
 
   Communicator comm_;
+  Communicator with_batches_;
   GradScaler scaler_;
   std::optional<TemporaryFolder> on_disk_;
   std::optional<CheckpointFolder> folder_;
@@ -131,8 +158,11 @@ class RankTools {
 
 class DdpUser : public WholeUser {
  public:
-  DdpUser(std::uint64_t seed, const Config& config, const Communicator& comm)
-      : WholeUser(model_of_rank(seed, config, comm.rank())), tools_(comm), config_(config) {
+  DdpUser(std::uint64_t seed, const Config& config, const RankGroups& groups)
+      : WholeUser(model_of_rank(seed, config, groups.all.rank()), config.tp > 1),
+        tools_(groups),
+        config_(config),
+        cut_(cut_layers(seed, config, model_, groups)) {
     if (config.keeps_views) kept = early_views_of(*model_);
     begin();
   }
@@ -140,7 +170,7 @@ class DdpUser : public WholeUser {
   Tensor forward(const Tensor& x, const Batch& batch) override {
     return wrapper_ ? wrapper_->forward(x, batch) : model_->forward(x, batch);
   }
-  void for_each_part(const std::function<void(int part)>& run) override { run(tools_.rank()); }
+  void for_each_part(const std::function<void(int part)>& run) override { run(tools_.part()); }
   double share() const override { return 1; }
   std::shared_ptr<void> without_sync() override { return std::make_shared<NoSync>(ddp()); }
   std::shared_ptr<PromisedGradients> promise_gradients() override { return std::make_shared<PromisedGradients>(ddp()); }
@@ -150,6 +180,11 @@ class DdpUser : public WholeUser {
     begin();
   }
   void resize_buckets(std::int64_t num_bytes) override { ddp().set_bucket_bytes(num_bytes); }
+  std::shared_ptr<void> gather(bool write_back) override {
+    if (!cut_) return nullptr;
+    return std::make_shared<Whole>(ddp(), GatherOptions().write_back(write_back));
+  }
+  double clip(double max_norm) override { return clip_grad_norm(ddp(), max_norm); }
 
   double scale() const override { return tools_.scale(); }
   bool step_scaled() override { return tools_.step_scaled(*optimizer_); }
@@ -166,10 +201,10 @@ class DdpUser : public WholeUser {
   void train_joined(const std::function<int(int part)>& num_batches, bool divide_by_initial_size,
                     const std::function<void(int part, int index)>& pass) override {
     Join join = ddp().join(divide_by_initial_size);
-    const int count = num_batches(tools_.rank());
+    const int count = num_batches(tools_.part());
     for (int index = 0; index < count; ++index) {
       optimizer_->zero_grad();
-      pass(tools_.rank(), index);
+      pass(tools_.part(), index);
       optimizer_->step();
     }
     join.finish();
@@ -185,14 +220,15 @@ class DdpUser : public WholeUser {
     DdpOptions options = config_.ddp;
     if (config_.has_hook) options.hook(std::make_shared<MeanHook>());
     if (config_.is_wrapped) {
-      wrapper_.emplace(model_, tools_.comm(), options);
+      wrapper_.emplace(model_, tools_.with_batches(), options);
     } else {
-      ddp_.emplace(distribute(std::static_pointer_cast<torch::nn::Module>(model_), tools_.comm(), options));
+      ddp_.emplace(distribute(std::static_pointer_cast<torch::nn::Module>(model_), tools_.with_batches(), options));
     }
   }
 
   RankTools tools_;
   Config config_;
+  std::optional<TensorParallelModel> cut_;
   std::optional<DistributedModel> ddp_;
   std::optional<DistributedDataParallel<Node>> wrapper_;
   std::int64_t way_saved_ = 0;
@@ -200,16 +236,17 @@ class DdpUser : public WholeUser {
 
 class FsdpUser : public User {
  public:
-  FsdpUser(std::uint64_t seed, const Config& config, const Communicator& comm)
-      : User(model_of_rank(seed, config, comm.rank())),
+  FsdpUser(std::uint64_t seed, const Config& config, const RankGroups& groups)
+      : User(model_of_rank(seed, config, groups.all.rank()), config.tp > 1),
         early_views_(config.keeps_views ? early_views_of(*model_) : std::vector<Tensor>{}),
-        tools_(comm),
+        tools_(groups),
+        cut_(cut_layers(seed, config, model_, groups)),
         sharded_(shard(config)) {
     kept = std::move(early_views_);
   }
 
   Tensor forward(const Tensor& x, const Batch& batch) override { return model_->forward(x, batch); }
-  void for_each_part(const std::function<void(int part)>& run) override { run(tools_.rank()); }
+  void for_each_part(const std::function<void(int part)>& run) override { run(tools_.part()); }
   double share() const override { return 1; }
   std::vector<std::pair<std::string, Tensor>> trained() const override { return sharded_.named_parameters(); }
   std::shared_ptr<void> without_sync() override { return std::make_shared<NoSync>(sharded_); }
@@ -220,8 +257,16 @@ class FsdpUser : public User {
     return std::make_shared<Whole>(sharded_, GatherOptions().write_back(write_back));
   }
   double clip(double max_norm) override { return clip_grad_norm(sharded_, max_norm); }
-  std::map<std::string, Tensor> full_state() override { return sharded_.full_state_dict(); }
-  void load(const std::map<std::string, Tensor>& state) override { sharded_.load_full_state_dict(state); }
+  std::map<std::string, Tensor> full_state() override {
+    if (!cut_) return sharded_.full_state_dict();
+    const Whole whole(sharded_);
+    return whole_state_of(*model_);
+  }
+  void load(const std::map<std::string, Tensor>& state) override {
+    if (!cut_) return sharded_.load_full_state_dict(state);
+    const Whole whole(sharded_, GatherOptions().write_back(true));
+    load_whole_state(*model_, state);
+  }
   std::vector<Piece> pieces() override {
     const torch::NoGradGuard no_grad;  // or it would count as a forward
     std::vector<Piece> pieces;
@@ -232,7 +277,7 @@ class FsdpUser : public User {
         known.insert(part.name);
         if (part.held.size == 0) continue;
         const auto held = [&](const Tensor& tensor) {
-          return tensor.defined() ? tensor.detach().flatten().narrow(0, part.held.start, part.held.size) : tensor;
+          return tensor.defined() ? local_of(tensor).flatten().narrow(0, part.held.start, part.held.size) : tensor;
         };
         // Who has cleared the model's gradients has cleared these; that is done when they are next looked at.
         const bool is_cleared = !of_model[part.name].grad().defined();
@@ -244,7 +289,7 @@ class FsdpUser : public User {
     }
     for (const auto& [name, slice] : sharded_.sharded_state_dict()) {
       if (!slice.is_buffer && !known.contains(name))
-        pieces.push_back({name, slice.slice, slice.values.flatten(), {}, {}});
+        pieces.push_back({name, slice.slice, local_of(slice.values).flatten(), {}, {}});
     }
     return pieces;
   }
@@ -278,15 +323,16 @@ class FsdpUser : public User {
   }
   ShardedModel shard(const Config& config) const {
     const auto model = std::static_pointer_cast<torch::nn::Module>(model_);
-    if (config.num_replicas == 1) return fully_shard(model, tools_.comm(), options_of(config));
+    if (config.num_replicas == 1) return fully_shard(model, tools_.with_batches(), options_of(config));
     const int num_shards = config.num_ranks / config.num_replicas;
-    const auto shards = tools_.comm().split_by([&](int rank) { return rank / num_shards; });
-    const auto replicas = tools_.comm().split_by([&](int rank) { return rank % num_shards; });
+    const auto shards = tools_.with_batches().split_by([&](int rank) { return rank / num_shards; });
+    const auto replicas = tools_.with_batches().split_by([&](int rank) { return rank % num_shards; });
     return fully_shard(model, shards, replicas, options_of(config));
   }
 
   std::vector<Tensor> early_views_;
   RankTools tools_;
+  std::optional<TensorParallelModel> cut_;
   ShardedModel sharded_;
   std::int64_t way_saved_ = 0;
 };
@@ -294,8 +340,9 @@ class FsdpUser : public User {
 }  // namespace
 
 std::unique_ptr<User> make_on_rank(std::uint64_t seed, const Config& config, const Communicator& comm) {
-  if (config.is_ddp()) return std::make_unique<DdpUser>(seed, config, comm);
-  return std::make_unique<FsdpUser>(seed, config, comm);
+  const RankGroups groups(config, comm);
+  if (config.is_ddp()) return std::make_unique<DdpUser>(seed, config, groups);
+  return std::make_unique<FsdpUser>(seed, config, groups);
 }
 
 }  // namespace tessera::testing

@@ -20,6 +20,21 @@ const std::vector<Refusal>& refusals() {
        [](const Action& action, const Config&, const Circumstances&) {
          return is_one_of(action, {"read", "evaluate_on_a_thread"});
        }},
+      // LibTorch's words for a tensor of whose bytes a rank has only a part: pointers, prints, torch::save().
+      {"Cannot access storage of ",
+       [](const Action& action, const Config& config, const Circumstances&) {
+         return config.tp > 1 && is_one_of(action, {"read", "reload_optimizer"});
+       }},
+      {"Cannot access data pointer of Tensor",
+       [](const Action& action, const Config& config, const Circumstances&) {
+         return config.tp > 1 && is_one_of(action, {"read"});
+       }},
+      {"a model whole that tensor parallelism cuts",
+       [](const Action&, const Config& config, const Circumstances& now) { return config.tp > 1 && now.is_whole; }},
+      {"a view of a tensor that was gathered from all ranks",
+       [](const Action& action, const Config& config, const Circumstances&) {
+         return config.tp > 1 && is_one_of(action, {"write", "use_a_view"});
+       }},
       {"were cleared by model->zero_grad()",
        [](const Action& action, const Config&, const Circumstances&) { return is_one_of(action, {"step"}); }},
       {"held whole",
@@ -85,12 +100,12 @@ const std::vector<Refusal>& refusals() {
 }  // namespace
 
 bool is_refusal(const std::exception& error) {
-  if (dynamic_cast<const CommError*>(&error)) return false;  // nobody refused: somebody waited
-  if (dynamic_cast<const Error*>(&error)) return true;
   const std::string text = error.what();
   for (const Refusal& refusal : refusals()) {
     if (text.find(refusal.words) != std::string::npos) return true;
   }
+  if (dynamic_cast<const CommError*>(&error)) return false;  // nobody refused: somebody waited
+  if (dynamic_cast<const Error*>(&error)) return true;
   // An operator speaks for us, and what we say names the rank.
   return text.find(" (rank ") != std::string::npos;
 }

@@ -12,6 +12,7 @@
 #include "property/config.h"
 #include "property/oddities.h"
 #include "property/scaling.h"
+#include "tensor_parallel/random_trees/random_tree.h"
 
 namespace tessera::testing {
 namespace {
@@ -42,9 +43,9 @@ std::unique_ptr<Optimizer> optimizer_of(const std::vector<std::vector<Tensor>>& 
 class Alone : public WholeUser {
  public:
   Alone(std::uint64_t seed, const Config& config)
-      : WholeUser(with_oddity(make_random_model(seed), config.oddity, /*dense=*/true)),
-        num_ranks_(config.num_ranks),
-        num_sharing_(config.num_ranks) {}
+      : WholeUser(make_model(seed, config, /*dense=*/true), config.tp > 1),
+        num_ranks_(config.num_parts()),
+        num_sharing_(config.num_parts()) {}
 
   void for_each_part(const std::function<void(int part)>& run) override {
     // Every rank begins with the buffers of rank 0, and rank 0's remain.
@@ -145,6 +146,16 @@ class Alone : public WholeUser {
 
 }  // namespace
 
+NodePtr make_model(std::uint64_t seed, const Config& config, bool dense) {
+  if (config.tp > 1) return make_random_tree(seed);  // with layers that are worth cutting
+  return with_oddity(make_random_model(seed), config.oddity, dense);
+}
+
+Tensor whole_of(const Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  return torch::empty(tensor.sizes(), tensor.options().requires_grad(false)).copy_(tensor.detach());
+}
+
 std::set<const c10::TensorImpl*> parameters_in(const torch::optim::Optimizer& optimizer) {
   std::set<const c10::TensorImpl*> parameters;
   for (const auto& group : optimizer.param_groups()) {
@@ -200,26 +211,32 @@ double WholeUser::clip(double max_norm) {
   return clip_grad_norm(tensors, max_norm);
 }
 
-std::map<std::string, Tensor> WholeUser::full_state() {
+std::map<std::string, Tensor> whole_state_of(const torch::nn::Module& model) {
   std::map<std::string, Tensor> state;
-  for (const auto& entry : model_->named_parameters()) state[entry.key()] = entry.value().detach().clone();
-  for (const auto& entry : model_->named_buffers()) state[entry.key()] = entry.value().clone();
+  for (const auto& entry : model.named_parameters()) state[entry.key()] = whole_of(entry.value());
+  for (const auto& entry : model.named_buffers()) state[entry.key()] = whole_of(entry.value());
   return state;
 }
 
-void WholeUser::load(const std::map<std::string, Tensor>& state) {
+void load_whole_state(const torch::nn::Module& model, const std::map<std::string, Tensor>& state) {
   const torch::NoGradGuard no_grad;
-  for (auto& entry : model_->named_parameters()) entry.value().copy_(state.at(entry.key()));
-  for (auto& entry : model_->named_buffers()) entry.value().copy_(state.at(entry.key()));
+  for (auto& entry : model.named_parameters()) entry.value().copy_(state.at(entry.key()));
+  for (auto& entry : model.named_buffers()) entry.value().copy_(state.at(entry.key()));
 }
+
+std::map<std::string, Tensor> WholeUser::full_state() { return whole_state_of(*model_); }
+
+void WholeUser::load(const std::map<std::string, Tensor>& state) { load_whole_state(*model_, state); }
 
 std::vector<Piece> WholeUser::pieces() {
   const torch::NoGradGuard no_grad;  // or it would count as a forward
   std::vector<Piece> pieces;
   for (const auto& [name, tensor] : trained()) {
-    const Tensor gradient = tensor.grad().defined() ? tensor.grad().flatten() : Tensor();
+    const Tensor gradient = tensor.grad().defined() ? whole_of(tensor.grad()).flatten() : Tensor();
+    auto state = state_of(*optimizer_, tensor);
+    for (auto& [key, value] : state) value = value.defined() ? whole_of(value).flatten() : value;
     pieces.push_back(
-        {name, Slice::whole(tensor.sizes().vec()), tensor.detach().flatten(), gradient, state_of(*optimizer_, tensor)});
+        {name, Slice::whole(tensor.sizes().vec()), whole_of(tensor).flatten(), gradient, std::move(state)});
   }
   return pieces;
 }
@@ -237,7 +254,6 @@ std::map<std::string, Tensor> state_of(const torch::optim::Optimizer& optimizer,
     state["mean"] = adamw->exp_avg();
     state["square"] = adamw->exp_avg_sq();
   }
-  for (auto& [name, tensor] : state) tensor = tensor.defined() ? tensor.flatten() : tensor;
   return state;
 }
 

@@ -63,6 +63,11 @@ class User {
   virtual std::vector<Piece> pieces() = 0;
   /// After a failure: as new, with the same weights.
   virtual void begin_again() = 0;
+  /// torch::load() gives parameters other memory, and views of before keep the old one; but it writes to the memory of
+  /// a parameter that is cut, as the guide says.
+  void drop_old_views() {
+    if (is_cut_) kept.clear();
+  }
   virtual void resize_buckets(std::int64_t /*num_bytes*/) {}
 
   /// Of a loss scaler: what losses are multiplied by; divides the gradients, steps if they are finite, and says so.
@@ -85,12 +90,13 @@ class User {
   std::vector<std::shared_ptr<void>> scopes;
 
  protected:
-  explicit User(NodePtr model) : model_(std::move(model)) {}
+  User(NodePtr model, bool is_cut) : model_(std::move(model)), is_cut_(is_cut) {}
 
   NodePtr model_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 
  private:
+  bool is_cut_;
   std::int64_t way_of_optimizer_ = 0;
 };
 
@@ -109,6 +115,14 @@ class WholeUser : public User {
 };
 
 std::set<const c10::TensorImpl*> parameters_in(const torch::optim::Optimizer& optimizer);
+
+/// The model of a program.
+NodePtr make_model(std::uint64_t seed, const Config& config, bool dense);
+/// Of a model whose parameters can be read and written whole.
+std::map<std::string, at::Tensor> whole_state_of(const torch::nn::Module& model);
+void load_whole_state(const torch::nn::Module& model, const std::map<std::string, at::Tensor>& state);
+/// As a plain tensor: what all ranks hold together of one that is cut.
+at::Tensor whole_of(const at::Tensor& tensor);
 
 /// Some views of a model's parameters, from before it is spread.
 std::vector<at::Tensor> early_views_of(const torch::nn::Module& model);

@@ -164,6 +164,7 @@ void load_saved(const Action& action, User& user, Seen& seen) {
   }
   const auto whole = action.way % 2 == 0 ? user.gather(/*write_back=*/true) : nullptr;
   load_into(user.model(), bytes);
+  user.drop_old_views();
   look(action, user, seen);
 }
 

@@ -446,5 +446,50 @@ TEST(TensorPlan, IsReadFromAFile) {
   expect_parts(message_of<ConfigError>([&] { TensorPlan::load(path); }), {"splits"});
 }
 
+TEST(TensorParallel, RefusesToTrainWhileGatherHoldsIt) {
+  with_mlp(2, [](const World&, Mlp& model, const TensorParallelModel& parallel) {
+    const at::Tensor before = model.up->weight.detach();
+    model.forward(batch()).sum().backward();
+    {
+      const Whole whole(parallel);
+      expect_parts(message_of<ConfigError>([&] { model.forward(batch()).sum().backward(); }),
+                   {"a backward pass reaches a parameter while gather() holds a model whole", "end gather() first"});
+      expect_parts(message_of<ConfigError>([&] { clip_grad_norm(parallel, 1); }),
+                   {"gradients are asked for while gather() holds a model whole"});
+      expect_parts(message_of<ConfigError>([&] { before.mul(2); }),
+                   {"aten::mul of a tensor that was cut with up.weight while gather() holds a model whole that tensor "
+                    "parallelism cuts (rank ",
+                    "use what is whole, or end gather() first"});
+    }
+    clip_grad_norm(parallel, 1);
+    model.forward(batch()).sum().backward();
+  });
+}
+
+TEST(TensorParallel, EvaluatesInInferenceMode) {
+  Mlp alone;
+  const at::Tensor expected = alone.forward(batch());
+  with_mlp(3, [&](const World&, Mlp& model, const TensorParallelModel&) {
+    {
+      const c10::InferenceMode inference;
+      require(at::allclose(model.forward(batch()), expected), "the output");
+      require(at::allclose(whole_copy(model.up(batch())), alone.up(batch())), "an output that is cut");
+    }
+    model.forward(batch()).sum().backward();
+  });
+}
+
+TEST(TensorParallel, IsDistributedAgain) {
+  with_mlp(2, [](const World& world, Mlp& model, const TensorParallelModel& parallel) {
+    const Communicator alone = world.comm().split({world.rank()});
+    for (int time = 0; time < 2; ++time) {
+      const auto copies =
+          distribute(parallel.model_state()->module(), alone, DdpOptions().find_unused_parameters(true));
+      model.forward(batch()).sum().backward();
+      require(clip_grad_norm(copies, 1) > 0, "the norm over both axes");
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tessera::testing

@@ -129,8 +129,8 @@ TensorPlan plan_for(const std::string& full_name) {
 
 namespace {
 
-/// With random weights, as models have before they are trained. The formula's smooth ones make matrices of low rank, and
-/// biases near one, so that norms and sums cancel most digits of single precision, in one process too.
+/// With random weights, as models have before they are trained. The formula's smooth ones make matrices of low rank,
+/// and biases near one, so that norms and sums cancel most digits of single precision, in one process too.
 std::shared_ptr<ParityModel> make_model(const TensorCase& training) {
   auto model = make_parity_model(training.model, training.dtype);
   const torch::NoGradGuard no_grad;

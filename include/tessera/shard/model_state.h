@@ -83,6 +83,10 @@ class ModelState {
   virtual void break_promise() noexcept {}
   virtual void sync_buffers() {}
   virtual void hold(const GatherOptions& options) { static_cast<void>(options); }
+  /// Whether hold() keeps something whole that is a part otherwise.
+  virtual bool is_held() const { return false; }
+  /// Throws ConfigError then: gradients are of parts.
+  virtual void require_not_held() const {}
   /// Ends hold() of the same options. Requires: hold() did not throw.
   virtual void let_go(const GatherOptions& options) noexcept { static_cast<void>(options); }
 };

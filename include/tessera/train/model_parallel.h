@@ -49,7 +49,7 @@ struct ModelParallelConfig {
   WorldOptions world_options() const;
 };
 
-/// The ranks of a ModelParallelConfig: where this one stands, what they say to each other, and the model that they train.
+/// The ranks of a ModelParallelConfig: where this one stands, what they say to each other, and the model they train.
 ///
 ///   const World world = init(config.world_options());
 ///   const ModelParallelContext context(world, config);

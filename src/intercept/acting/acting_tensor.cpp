@@ -116,7 +116,8 @@ at::Tensor alias_of(const at::Tensor& marked) {
   c10::TensorImpl* const impl = alias.unsafeGetTensorImpl();
   impl->set_storage_offset(bytes.storage_offset());
   impl->set_sizes_and_strides(bytes.sizes(), bytes.strides());
-  impl->set_version_counter(marked.unsafeGetTensorImpl()->version_counter());
+  // In InferenceMode nothing counts writes.
+  if (!alias.is_inference()) impl->set_version_counter(marked.unsafeGetTensorImpl()->version_counter());
   if (marked.requires_grad() && at::GradMode::is_enabled()) {
     auto node = mark.part.defined() ? c10::make_intrusive<ToMarked>(marked, mark.data, bytes.strides())
                                     : c10::make_intrusive<ToMarked>(marked);
@@ -176,7 +177,10 @@ void Wrapper::set(at::Tensor inner, at::IntArrayRef sizes, at::IntArrayRef strid
   share_version();
 }
 
-void Wrapper::share_version() { set_version_counter(inner_.unsafeGetTensorImpl()->version_counter()); }
+void Wrapper::share_version() {
+  if (is_inference() || inner_.is_inference()) return;
+  set_version_counter(inner_.unsafeGetTensorImpl()->version_counter());
+}
 
 bool Wrapper::is_joined() const {
   const auto* const meta = static_cast<const torch::autograd::AutogradMeta*>(autograd_meta());

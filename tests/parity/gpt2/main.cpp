@@ -1,8 +1,10 @@
-// Trains a GPT-2 from the files in a folder, and stores what came of it beside them for reference.py to compare.
+// Trains a GPT-2 from the files in a folder, in one process or on ranks that share its layers, and stores what came of
+// it beside them for reference.py to compare.
 #include <ATen/ATen.h>
 
 #include <cstdio>
 #include <exception>
+#include <optional>
 
 #include "generation/options.h"
 #include "gpt2/generate.h"
@@ -13,7 +15,11 @@ namespace {
 
 void run(const std::filesystem::path& folder) {
   using namespace tessera;
-  testing::Replay replay = testing::replay_gpt2(folder);
+  const World world = init();
+  testing::Replay replay = testing::replay_gpt2(folder, world);
+  std::optional<Whole> whole;
+  if (replay.parallel) whole.emplace(*replay.parallel);
+  if (world.rank() != 0) return world.comm().barrier();
   models::save_gpt2(replay.model, folder / "tessera");
 
   const at::Tensor tokens = SafetensorsFile(folder / "tokens.safetensors").read("tokens");
@@ -21,10 +27,12 @@ void run(const std::filesystem::path& folder) {
   const auto options = models::GenerateOptions().temperature(0).max_new_tokens(16);
   const at::NoGradGuard no_grad;
   const at::Tensor last = tokens[0].narrow(1, 0, tokens.size(2) - 1);
+  save_safetensors(folder / "tessera_gradients.safetensors", replay.gradients);
   save_safetensors(folder / "tessera.safetensors", {{"logits", replay.logits},
                                                     {"losses", replay.losses},
                                                     {"trained_logits", replay.model(last)},
                                                     {"greedy", models::generate(replay.model, start, options)}});
+  world.comm().barrier();
 }
 
 }  // namespace

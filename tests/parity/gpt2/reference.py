@@ -2,7 +2,7 @@
 """GPT-2 as Hugging Face's transformers has it, to compare Tessera's with. Run by tests/parity/gpt2/run.
 
   reference.py prepare FOLDER [--size tiny|small|gpt2] [--steps N]   random weights, and tokens
-  reference.py train FOLDER                                          python.safetensors: logits, losses
+  reference.py train FOLDER                                          python.safetensors: logits, losses; gradients
   reference.py compare FOLDER                                        what Tessera stored, against that
 
 The stored reference of the quick test is remade with
@@ -77,6 +77,9 @@ def train(folder):
         losses.append(loss.item())
         optimizer.zero_grad()
         loss.backward()
+        if len(losses) == 1:
+            save_file({name: one.grad.clone() for name, one in model.named_parameters()},
+                      folder / "python_gradients.safetensors")
         optimizer.step()
     print(f"transformers: trained in {time.monotonic() - start:.0f} s, loss {losses[0]:.4f} to {losses[-1]:.4f}")
     save_file({"logits": logits["sdpa"].contiguous(), "eager_logits": logits["eager"].contiguous(),
@@ -86,6 +89,15 @@ def train(folder):
 
 def difference(a, b):
     return (a.double() - b.double()).abs().max().item()
+
+
+def gradients_difference(folder):
+    """The largest, relative to the largest value of its tensor."""
+    ours = load_file(folder / "tessera_gradients.safetensors")
+    theirs = load_file(folder / "python_gradients.safetensors")
+    if ours.keys() != theirs.keys():
+        raise SystemExit(f"gradients of other names: {sorted(ours.keys() ^ theirs.keys())}")
+    return max(difference(ours[name], theirs[name]) / theirs[name].abs().max().item() for name in theirs)
 
 
 def greedy(model, tokens, count):
@@ -108,6 +120,7 @@ def compare(folder):
 
     check("logits, against sdpa", difference(ours["logits"], theirs["logits"]), MAX_LOGITS)
     check("logits, against eager attention", difference(ours["logits"], theirs["eager_logits"]), MAX_LOGITS)
+    check("gradients, of a tensor's largest", gradients_difference(folder), MAX_LOGITS)
     check(f"losses of {len(theirs['losses'])} steps", difference(ours["losses"], theirs["losses"]), MAX_LOSS)
     with torch.no_grad():
         trained = load(folder / "tessera").eval()

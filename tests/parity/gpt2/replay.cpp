@@ -1,5 +1,7 @@
 #include "parity/gpt2/replay.h"
 
+#include <tessera/tensor_parallel/tensor_parallel.h>
+
 #include <ATen/ATen.h>
 #include <torch/optim/adamw.h>
 
@@ -9,17 +11,43 @@
 #include "gpt2/hugging_face.h"
 
 namespace tessera::testing {
+namespace {
 
-Replay replay_gpt2(const std::filesystem::path& folder) {
+std::optional<ParallelModel> cut(const models::Gpt2& model, const World& world) {
+  if (world.size() == 1) return std::nullopt;
+  const std::int64_t heads = model->config().num_heads();
+  return tensor_parallel(model, world,
+                         {{"h.*.attn.c_attn", split_heads(heads).packed(3).transposed()},
+                          {"h.*.attn.c_proj", split_rows().heads(heads).transposed()},
+                          {"h.*.mlp.c_fc", split_columns().transposed()},
+                          {"h.*.mlp.c_proj", split_rows().transposed()},
+                          {"wte", split_vocabulary()}});
+}
+
+at::Tensor whole(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(), tensor.options().requires_grad(false)).copy_(tensor.detach());
+}
+
+TensorsByName gradients_of(const models::Gpt2& model) {
+  TensorsByName gradients;
+  for (const auto& item : model->named_parameters())
+    gradients["transformer." + item.key()] = whole(item.value().grad());
+  return gradients;
+}
+
+}  // namespace
+
+Replay replay_gpt2(const std::filesystem::path& folder, const World& world) {
   const SafetensorsFile file(folder / "tokens.safetensors");
   const auto setting = [&file](const char* key) { return std::stod(file.layout().metadata().at(key)); };
   const at::Tensor tokens = file.read("tokens");  // [steps, batch, length + 1]
   const std::int64_t length = tokens.size(2) - 1;
 
-  Replay replay{models::load_gpt2(folder), {}, {}};
+  Replay replay{models::load_gpt2(folder), {}, {}, {}, {}};
+  replay.parallel = cut(replay.model, world);
   {
     const at::NoGradGuard no_grad;
-    replay.logits = replay.model(tokens[0].narrow(1, 0, length));
+    replay.logits = whole(replay.model(tokens[0].narrow(1, 0, length)));
   }
   torch::optim::AdamW optimizer(
       replay.model->parameters(),
@@ -31,6 +59,7 @@ Replay replay_gpt2(const std::filesystem::path& folder) {
     losses.push_back(loss.item<double>());
     optimizer.zero_grad();
     loss.backward();
+    if (step == 0) replay.gradients = gradients_of(replay.model);
     optimizer.step();
   }
   replay.losses = at::tensor(losses, at::kDouble);

@@ -24,17 +24,19 @@ struct Candidate {
   at::Tensor tensor;
   bool of_embedding;
   bool of_attention;
+  bool may_be_cut;
 };
 
-std::vector<Candidate> candidates_of(const Node& model) {
+std::vector<Candidate> candidates_of(const Node& model, bool cuts_buffers) {
   std::vector<Candidate> found;
   for (const auto& item : model.named_modules("", false)) {
     const auto* const module = item.value().get();
+    const bool may_be_cut = cuts_buffers || module->named_buffers(false).is_empty();
     for (const auto& parameter : module->named_parameters(false)) {
       if (!parameter.value().defined()) continue;
       found.push_back({item.key() + "." + parameter.key(), item.key(), parameter.value(),
                        dynamic_cast<const torch::nn::EmbeddingImpl*>(module) != nullptr,
-                       dynamic_cast<const torch::nn::MultiheadAttentionImpl*>(module) != nullptr});
+                       dynamic_cast<const torch::nn::MultiheadAttentionImpl*>(module) != nullptr, may_be_cut});
     }
   }
   return found;
@@ -48,15 +50,16 @@ bool fits_pattern(const std::string& pattern, const std::string& name) {
 
 class Planner {
  public:
-  Planner(const Node& model, std::uint64_t seed) : dice_(seed + 3'000'003), candidates_(candidates_of(model)) {}
+  Planner(const Node& model, std::uint64_t seed, bool cuts_buffers)
+      : dice_(seed + 3'000'003), candidates_(candidates_of(model, cuts_buffers)) {}
 
   TensorPlan plan() {
     const int percent = dice_.pick(std::vector<int>{15, 50, 80});
     for (const Candidate& candidate : candidates_) {
-      if (!dice_.chance(percent)) continue;
+      if (!dice_.chance(percent) || !candidate.may_be_cut) continue;
       propose(random_pattern(candidate), random_split(candidate));
     }
-    while (placements_.empty()) propose(candidates_.back().module, split_columns());
+    for (auto last = candidates_.rbegin(); placements_.empty(); ++last) propose(last->name, split_columns());
     return plan_;
   }
 
@@ -85,6 +88,7 @@ class Planner {
     std::map<const c10::TensorImpl*, Placement> added;
     for (const Candidate& candidate : candidates_) {
       if (!fits_pattern(pattern, candidate.module) && !fits_pattern(pattern, candidate.name)) continue;
+      if (!candidate.may_be_cut) return;
       std::optional<Placement> placement;
       try {
         placement = split.placement(candidate.tensor.sizes().vec(), candidate.of_embedding);
@@ -110,6 +114,8 @@ class Planner {
 
 }  // namespace
 
-TensorPlan make_random_plan(const Node& model, std::uint64_t seed) { return Planner(model, seed).plan(); }
+TensorPlan make_random_plan(const Node& model, std::uint64_t seed, bool cuts_buffers) {
+  return Planner(model, seed, cuts_buffers).plan();
+}
 
 }  // namespace tessera::testing
