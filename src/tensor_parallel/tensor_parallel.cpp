@@ -256,11 +256,15 @@ class TensorParallelState : public shard::ModelState {
   /// Gradients that come from now on are cut as their parameters are.
   void fit_gradients() const {
     for (const at::Tensor& parameter : parameters_of(*module_).tensors) {
-      if (!parameter.requires_grad()) continue;
+      if (!parameter.is_floating_point() && !parameter.is_complex()) continue;
+      // Also of one that is frozen: it may be trained later, and only a tensor that requires a gradient takes a hook.
+      const bool is_trained = parameter.requires_grad();
+      parameter.set_requires_grad(true);
       parameter.register_hook([fit = GradientFit(parameter), whole = num_whole_](const at::Tensor& gradient) {
         whole->require_none("a backward pass reaches a parameter");
         return fit(gradient);
       });
+      parameter.set_requires_grad(is_trained);
     }
   }
 

@@ -261,6 +261,14 @@ TEST(Programs, Seed350) {
                     {{"train_apart", 623, 291}, {"freeze", 258, 923}, {"load_saved", 664, 326}}});
 }
 
+/// What was trained since had a gradient that nobody had fitted.
+TEST(Programs, Seed1009) {
+  expect_no_defect({1009,
+                    Config::parse("ddp, num_ranks 2, tp 2, bucket_bytes 64, first_bucket_bytes 64, "
+                                  "find_unused_parameters true"),
+                    {{"swap_frozen", 10, 478}, {"train", 23, 552}}});
+}
+
 /// A view from before gather() was written to inside of it.
 TEST(Programs, Seed580) {
   expect_no_defect(
