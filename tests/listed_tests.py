@@ -34,12 +34,13 @@ class Test:
         return self.filter is not None and not starts_processes and self.label in TOGETHER
 
 
-def quick_tests(build):
-    """As ctest lists them: the numbers are those that it takes, of all tests."""
+def quick_tests(build, built_only=False):
+    """As ctest lists them: the numbers are those that it takes, of all tests. `built_only`: without those of programs
+    that are not there."""
     answer = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"], check=True, capture_output=True)
     for number, test in enumerate(json.loads(answer.stdout)["tests"], 1):
         properties = {each["name"]: each["value"] for each in test["properties"]}
-        if "slow" not in properties.get("LABELS", []):
+        if "slow" not in properties.get("LABELS", []) and ("command" in test or not built_only):
             yield Test(number, test["name"], test["command"], properties)
 
 
