@@ -1,6 +1,7 @@
 #include "fsdp/plan_units.h"
 
 #include <tessera/core/error.h>
+#include <tessera/intercept/acting_tensor.h>
 #include <tessera/intercept/deferred_init.h>
 #include <tessera/shard/refuse_modules.h>
 
