@@ -24,6 +24,7 @@ int run(std::vector<std::string> arguments) {
   tessera::app::add_data(app);
   tessera::app::add_checkpoint(app, command.exit_code);
   tessera::app::add_trace(app);
+  tessera::app::add_plan(app);
   tessera::app::add_torch_commands(app);
   tessera::app::take_program(app, arguments, command);
   try {

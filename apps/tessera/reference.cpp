@@ -9,6 +9,7 @@
 #include <tessera/observe/observe_options.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/optim/schedule.h>
+#include <tessera/pipeline/pipeline_options.h>
 #include <tessera/tensor_parallel/tensor_parallel.h>
 #include <tessera/tokens/pack.h>
 #include <tessera/train/loader.h>
@@ -101,6 +102,13 @@ void add_reference(CLI::App& app) {
     print("Options of tensor parallelism",
           "`tessera::TensorParallelOptions`, for `tessera::tensor_parallel()`. In a TOML file these are the keys.",
           TensorParallelOptions::fields());
+  });
+  command.add_subcommand("pipeline", "PipelineOptions")->callback([] {
+    print("Options of pipelines",
+          "`tessera::PipelineOptions`, for `tessera::pipeline()`. In a TOML file these are the keys. Set in the "
+          "program: a "
+          "schedule of one's own, `PipelineOptions::own_schedule`.",
+          PipelineOptions::fields());
   });
   command.add_subcommand("synchroniser", "SynchroniserOptions")->callback([] {
     print("Options of training out of step",

@@ -1,15 +1,10 @@
 """What interception costs an operator and a step: the same operators with and without it, in one process."""
 
-import json
-import subprocess
-
-from harness.machine import Foreign
 from harness.outcome import Outcome, Table, at_most
-from harness.ranks import Ranks, free_port, variables
+from harness.program_rounds import read_rounds
 from harness.spread import median, spread
 
 ROUNDS = 25
-TIMEOUT = 60
 MICROSECONDS = 0.5  # an operator
 PERCENT = 0.5       # of a step
 
@@ -18,15 +13,7 @@ def measure(context):
     context.settle()
     rounds = context.rounds or ROUNDS
     program = context.build / "bench" / "fsdp" / "bench_interception"
-    with Ranks() as ranks:
-        # The process stays until its input ends, so that its processor time can be separated from that of others.
-        process = ranks.start([program, rounds], variables(0, 1, "127.0.0.1", free_port()), stdin=subprocess.PIPE)
-        with Foreign([process.pid]) as foreign:
-            lines = [process.stdout.readline() for _ in range(rounds + 1)]
-            if not all(lines):
-                ranks.fail("the program has ended")
-        ranks.wait(TIMEOUT)
-    counts, *samples = [json.loads(line) for line in lines]
+    counts, samples, foreign = read_rounds(program, rounds)
 
     def costs(name, count=1):
         """Seconds for one of `count` repetitions."""

@@ -1,15 +1,10 @@
 """What an operator costs on a tensor that is cut, beside the same operator on a plain one, in one process."""
 
-import json
-import subprocess
-
-from harness.machine import Foreign
 from harness.outcome import Outcome, Table, at_most
-from harness.ranks import Ranks, free_port, variables
+from harness.program_rounds import read_rounds
 from harness.spread import median, spread
 
 ROUNDS = 15
-TIMEOUT = 60
 MICROSECONDS = 2.5
 
 
@@ -17,15 +12,7 @@ def measure(context):
     context.settle()
     rounds = context.rounds or ROUNDS
     program = context.build / "bench" / "tensor" / "bench_cut_operators"
-    with Ranks() as ranks:
-        # The process stays until its input ends, so that its processor time can be separated from that of others.
-        process = ranks.start([program, rounds], variables(0, 1, "127.0.0.1", free_port()), stdin=subprocess.PIPE)
-        with Foreign([process.pid]) as foreign:
-            lines = [process.stdout.readline() for _ in range(rounds + 1)]
-            if not all(lines):
-                ranks.fail("the program has ended")
-        ranks.wait(TIMEOUT)
-    counts, *samples = [json.loads(line) for line in lines]
+    counts, samples, foreign = read_rounds(program, rounds)
 
     def of(name, kind):
         return [one[name][kind] for one in samples]

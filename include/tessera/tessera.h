@@ -41,9 +41,15 @@
 #include <tessera/optim/clip_grad_norm.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/optim/schedule.h>
+#include <tessera/pipeline/micro_batches.h>
+#include <tessera/pipeline/pipeline.h>
+#include <tessera/pipeline/pipeline_options.h>
 #include <tessera/recompute/recomputable.h>
 #include <tessera/recompute/recompute.h>
 #include <tessera/recompute/recompute_sequential.h>
+#include <tessera/schedule/check_schedule.h>
+#include <tessera/schedule/pipeline_schedule.h>
+#include <tessera/schedule/simulation.h>
 #include <tessera/shard/distributed_tensor.h>
 #include <tessera/shard/parallel_model.h>
 #include <tessera/shard/placement.h>

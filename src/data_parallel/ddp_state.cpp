@@ -60,6 +60,7 @@ std::vector<std::string> lines_of(const torch::nn::Module& model, const Communic
 std::shared_ptr<DdpState> DdpState::make(std::shared_ptr<torch::nn::Module> model, const Communicator& comm,
                                          const DdpOptions& options, ForwardNotice notice) {
   if (!model) throw ConfigError("there is no model to distribute: the pointer is null");
+  static_cast<void>(shard::find_inner(*model, "distribute()"));
   require_same_lines(comm, lines_of(*model, comm, options));
   std::shared_ptr<DdpState> state(new DdpState(std::move(model), comm, resolve(options, comm)));
   intercept::keep_large_blocks_apart();

@@ -67,6 +67,11 @@ FsdpState::~FsdpState() {
 
 void FsdpState::listen() {
   gradients_->hook(weak_from_this());
+  if (parts_.inner()) {
+    parts_.inner()->before_part_write([weak = weak_from_this()](const at::Tensor& part) {
+      if (const auto state = weak.lock()) state->parts_.begin_write(part);
+    });
+  }
   if (options_.reproducible()) {
     guard_ = std::make_shared<RandomGuard>(ranks().shards.world_rank(), [weak = weak_from_this()](const auto& use) {
       if (const auto state = weak.lock()) state->on_replicated_use(use);
@@ -141,11 +146,14 @@ void FsdpState::on_parameter_use(int unit, const intercept::Use& use) {
   } catch (const std::exception& error) {
     // LibTorch drops exceptions of a callback. So the kernel that is about to run throws the error instead or, if it
     // reads no bytes, the next one.
-    kept_error_ = std::current_exception();
+    kept_error_.keep(std::current_exception());
     num_unwinding_ = std::uncaught_exceptions();
     refused_unit_ = unit;
-    // Values written inside gather() lie only in the gathered memory, so that is kept; then only a gradient throws.
-    if (!used.is_written() || !used.storage().holds(use.tensor())) used.refuse(error.what());
+    // Values written inside gather() lie only in the gathered memory, so that is kept; then only a gradient throws. The
+    // same while parts are whole: what was written to the whole is yet to go there.
+    const bool keeps_values = used.is_written() && used.storage().holds(use.tensor());
+    const bool has_whole_parts = parts_.inner() && parts_.inner()->is_held();
+    if (!keeps_values && !has_whole_parts) used.refuse(error.what());
     raise_at_gradients();
   }
 }
@@ -163,7 +171,7 @@ void FsdpState::on_parameter_done(int unit) {
   }
   gathers_->unpin(unit);
   if (kept_error_ && std::uncaught_exceptions() > num_unwinding_) {
-    kept_error_ = nullptr;  // the kernel has thrown it
+    kept_error_.drop();  // the kernel has thrown it
     units()[static_cast<std::size_t>(refused_unit_)]->explain_shards();
   }
   if (!units()[static_cast<std::size_t>(unit)]->is_written()) return;
@@ -172,7 +180,7 @@ void FsdpState::on_parameter_done(int unit) {
     gathers_->carry_writes(unit);
     if (num_wholes_ > 0) seal({unit});
   } catch (...) {
-    kept_error_ = std::current_exception();
+    kept_error_.keep(std::current_exception());
   }
 }
 
@@ -191,7 +199,7 @@ void FsdpState::on_replicated_use(const intercept::Use& use) {
     if (passes_->phase() == Phase::kBetween) begin_forward();
     parts_.require_replicated_unchanged();
   } catch (...) {
-    kept_error_ = std::current_exception();
+    kept_error_.keep(std::current_exception());
     raise_at_gradients();
   }
 }
@@ -265,13 +273,14 @@ void FsdpState::let_go(const GatherOptions& options) noexcept {
   try {
     require_sealed(units);
   } catch (...) {
-    if (!was_written_elsewhere_) kept_error_ = std::current_exception();  // else the error names the other thread
+    if (!was_written_elsewhere_) kept_error_.keep(std::current_exception());  // else the error names the other thread
   }
   try {
+    if (parts_.inner()) gradients_->hook_again(weak_from_this());
     gathers_->let_go(units, options.write_back());
     if (num_wholes_ > 0) seal(units);
   } catch (...) {
-    kept_error_ = std::current_exception();
+    kept_error_.keep(std::current_exception());
   }
 }
 
@@ -420,7 +429,7 @@ void FsdpState::on_backward_failure() {
 
 void FsdpState::raise_kept_errors() {
   if (guard_) guard_->raise();
-  if (kept_error_) std::rethrow_exception(std::exchange(kept_error_, nullptr));
+  kept_error_.raise();
   if (was_written_elsewhere_.exchange(false)) {
     throw ConfigError("a parameter was written to by another thread than the one that sharded the model (rank " +
                       std::to_string(ranks().shards.world_rank()) +

@@ -3,6 +3,7 @@
 #include <tessera/fsdp/fsdp_options.h>
 #include <tessera/fsdp/fully_shard.h>
 #include <tessera/intercept/gradient_notice.h>
+#include <tessera/intercept/kept_error.h>
 #include <tessera/intercept/pass_tracker.h>
 #include <tessera/intercept/watch.h>
 #include <tessera/shard/buffer_sync.h>
@@ -143,7 +144,7 @@ class FsdpState : public shard::ModelState,
   std::optional<intercept::PassTracker> passes_;
   std::optional<shard::GradientPromise> promise_;
   bool busy_ = false;  // operators are our own
-  std::exception_ptr kept_error_;
+  intercept::KeptError kept_error_;
   int num_unwinding_ = 0;  // std::uncaught_exceptions() when the error was kept
   int refused_unit_ = 0;   // kernels that read it throw the kept error
   std::atomic<bool> was_written_elsewhere_ = false;

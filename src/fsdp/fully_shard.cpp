@@ -2,6 +2,7 @@
 #include <tessera/core/error.h>
 #include <tessera/fsdp/fully_shard.h>
 #include <tessera/shard/global_slice.h>
+#include <tessera/shard/model_state.h>
 #include <tessera/shard/refuse_modules.h>
 #include <tessera/shard/reproducible.h>
 #include <tessera/shard/same_model.h>
@@ -66,6 +67,7 @@ std::vector<std::string> lines_of(const torch::nn::Module& model, const FsdpOpti
 ShardedModel make_sharded(std::shared_ptr<torch::nn::Module> model, const UnitRanks& ranks,
                           const FsdpOptions& options) {
   if (!model) throw ConfigError("there is no model to shard: the pointer is null");
+  static_cast<void>(shard::find_inner(*model, "fully_shard()"));
   const std::string fault = fault_of(*model, ranks, options);
   auto lines = lines_of(*model, options);
   // If one rank finds a fault, the others must throw too instead of waiting for it.

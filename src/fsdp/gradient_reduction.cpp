@@ -1,6 +1,7 @@
 #include "fsdp/gradient_reduction.h"
 
 #include <tessera/core/error.h>
+#include <tessera/intercept/acting_tensor.h>
 #include <tessera/shard/state_broadcast.h>
 
 #include <ATen/ATen.h>
@@ -28,11 +29,7 @@ void GradientReduction::hook(const std::weak_ptr<GradientListener>& listener) {
     if (!units_[u]->is_trained()) continue;
     const auto& parameters = units_[u]->parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const int unit = static_cast<int>(u);
-      hooked_.push_back({intercept::GradientNode(parameters[i]), unit});
-      hooked_.back().node.take([this, listener, unit, i](const at::Tensor& gradient) {
-        if (const auto alive = listener.lock()) take(*alive, unit, i, gradient);
-      });
+      hooked_.push_back({take_gradients_of(static_cast<int>(u), i, listener), static_cast<int>(u), i});
     }
   }
   // A pass may reach only these, in a small model or in one whose large parameters are frozen.
@@ -43,6 +40,24 @@ void GradientReduction::hook(const std::weak_ptr<GradientListener>& listener) {
       if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
       if (const auto alive = listener.lock()) alive->on_replicated_gradient(i);
     });
+  }
+}
+
+intercept::GradientNode GradientReduction::take_gradients_of(int unit, std::size_t index,
+                                                             const std::weak_ptr<GradientListener>& listener) {
+  intercept::GradientNode node(units_[static_cast<std::size_t>(unit)]->parameters()[index]);
+  node.take([this, listener, unit, index](const at::Tensor& gradient) {
+    if (const auto alive = listener.lock()) take(*alive, unit, index, gradient);
+  });
+  return node;
+}
+
+void GradientReduction::hook_again(const std::weak_ptr<GradientListener>& listener) {
+  for (Hooked& hooked : hooked_) {
+    const at::Tensor& parameter = units_[static_cast<std::size_t>(hooked.unit)]->parameters()[hooked.index];
+    if (intercept::holds_part(parameter) && parameter.requires_grad() && !hooked.node.is_of(parameter)) {
+      hooked.node = take_gradients_of(hooked.unit, hooked.index, listener);
+    }
   }
 }
 

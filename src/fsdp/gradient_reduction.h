@@ -44,6 +44,10 @@ class GradientReduction {
   /// Requires: the listener owns this object.
   void hook(const std::weak_ptr<GradientListener>& listener);
 
+  /// Parts of tensor parallelism were whole, and what a program did to them, such as torch::load(), may have taken
+  /// them away from this object.
+  void hook_again(const std::weak_ptr<GradientListener>& listener);
+
   /// Whether graphs through units live that are not of this backward pass: their backward is still to come, or a tensor
   /// keeps them.
   bool other_graphs_live() const;
@@ -84,6 +88,8 @@ class GradientReduction {
   void require_same_path();
 
  private:
+  intercept::GradientNode take_gradients_of(int unit, std::size_t index,
+                                            const std::weak_ptr<GradientListener>& listener);
   void take(GradientListener& listener, int unit, std::size_t index, const at::Tensor& gradient);
   void reduce(int unit);
   bool has_room_for(int unit) const;
@@ -94,6 +100,7 @@ class GradientReduction {
   struct Hooked {
     intercept::GradientNode node;
     int unit;
+    std::size_t index;  // in the unit
   };
 
   const std::vector<std::unique_ptr<Unit>>& units_;

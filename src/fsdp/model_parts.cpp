@@ -144,9 +144,11 @@ std::vector<int> ModelParts::units_of(const GatherOptions& options) const {
 
 std::vector<StateSlice> ModelParts::state_slices() const {
   std::vector<StateSlice> state;
+  // What is written to parts that are whole goes to the slices when gather() ends.
+  const bool has_whole_parts = inner_ && inner_->is_held();
   for (const auto& unit : units_) {
     unit->require_own_memory();
-    if (unit->is_written()) {
+    if (unit->is_written() || has_whole_parts) {
       throw ConfigError("the slices of this model are asked for while gather() holds it to be written to (rank " +
                         std::to_string(ranks_.shards.world_rank()) + "): they get what was written when that ends");
     }
@@ -160,6 +162,12 @@ std::vector<StateSlice> ModelParts::state_slices() const {
   add_whole(replicated_, false);
   add_whole(buffers(), true);
   return state;
+}
+
+void ModelParts::begin_write(const at::Tensor& held) const {
+  for (const auto& unit : units_) {
+    if (unit->storage().holds(held)) unit->begin_write();
+  }
 }
 
 std::vector<ModelAxis> ModelParts::axes() const {

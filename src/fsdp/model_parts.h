@@ -52,6 +52,8 @@ class ModelParts {
   std::vector<ModelAxis> axes() const;
   std::vector<TrainedTensor> trained() const;
   std::vector<StateSlice> state_slices() const;
+  /// The unit of this tensor is about to be written to, if there is one.
+  void begin_write(const at::Tensor& held) const;
   /// Throws ConfigError, on every rank, if these ranks hold only a part of the model: `what` needs all of it.
   void require_uncut(const std::string& what) const;
   /// The fields that count bytes of parameters; the others are 0.

@@ -92,6 +92,12 @@ void UnitRanks::require_same(const std::function<void(const Communicator&)>& com
   if (difference) std::rethrow_exception(difference);
 }
 
+std::string refusal_of_other_memory(const std::string& parameter, int world_rank) {
+  return "the parameter " + parameter + " was given other memory after fully_shard() (rank " +
+         std::to_string(world_rank) +
+         "): torch::load, Module::to and set_data() do that. Load and convert the model before it is sharded";
+}
+
 std::string refusal_of_unfrozen(const std::string& parameter, int world_rank) {
   return "the parameter " + parameter + " is to be trained since fully_shard() (rank " + std::to_string(world_rank) +
          "), which found it frozen: nothing averages its gradient, and no optimizer on sharded.parameters() has it. "
@@ -254,11 +260,7 @@ bool Unit::is_held(std::size_t index) const {
 void Unit::require_own_memory() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (storage_.holds(held_[i]) && is_held(i)) continue;
-    throw ConfigError("the parameter " + layout_.items()[i].name +
-                      " was given other memory after fully_shard() (rank " +
-                      std::to_string(ranks_.shards.world_rank()) +
-                      "): torch::load, Module::to and set_data() do that. Load and convert the model before it is "
-                      "sharded");
+    throw ConfigError(refusal_of_other_memory(layout_.items()[i].name, ranks_.shards.world_rank()));
   }
 }
 

@@ -44,8 +44,9 @@ struct GradientBuffers {
   BufferPool averages;  ///< this rank's part
 };
 
-/// The error message for a parameter that was unfrozen.
+/// Error messages for a parameter that was unfrozen, or given other memory.
 std::string refusal_of_unfrozen(const std::string& parameter, int world_rank);
+std::string refusal_of_other_memory(const std::string& parameter, int world_rank);
 
 /// Parameters that are gathered together. They are views of one flat parameter, which has bytes only while it is
 /// gathered. This rank always keeps its part, the shard, which an optimizer updates.

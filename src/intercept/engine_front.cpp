@@ -1,5 +1,8 @@
 #include "intercept/engine_front.h"
 
+#include <tessera/core/error.h>
+#include <tessera/intercept/no_backward.h>
+
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <mutex>
@@ -21,6 +24,18 @@ class SlotHooks : public torch::autograd::SavedVariableHooks {
 };
 
 }  // namespace
+
+namespace {
+
+/// Of this thread's innermost NoBackward; null: none.
+thread_local const std::string* why_no_backward = nullptr;
+
+}  // namespace
+
+NoBackward::NoBackward(std::string why) : why_(std::move(why)), outer_(std::exchange(why_no_backward, &why_)) {
+  EngineFront::install();
+}
+NoBackward::~NoBackward() { why_no_backward = outer_; }
 
 EngineFront& EngineFront::of_process() {
   static auto* const front = new EngineFront;  // never destroyed: threads may save tensors while the process ends
@@ -53,6 +68,7 @@ torch::autograd::variable_list EngineFront::execute(const torch::autograd::edge_
                                                     const torch::autograd::variable_list& inputs, bool keep_graph,
                                                     bool create_graph, bool accumulate_grad,
                                                     const torch::autograd::edge_list& outputs) {
+  if (why_no_backward) throw ConfigError(*why_no_backward);
   const OutputEdges edges(outputs);
   return edges.outer_gradients(
       behind().execute(roots, inputs, keep_graph, create_graph, accumulate_grad, edges.inner()));

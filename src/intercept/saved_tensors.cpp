@@ -1,3 +1,4 @@
+#include <tessera/intercept/run_point.h>
 #include <tessera/intercept/saved_tensors.h>
 
 #include <torch/csrc/autograd/saved_variable.h>
@@ -28,5 +29,17 @@ SavedByHand::SavedByHand(SavedByHand&& other) noexcept = default;
 SavedByHand& SavedByHand::operator=(SavedByHand&& other) noexcept = default;
 
 at::Tensor SavedByHand::unpack() const { return saved_->tensor.unpack(); }
+
+namespace {
+
+/// Of this thread.
+thread_local const RunWithPoints* innermost_run = nullptr;
+
+}  // namespace
+
+RunScope::RunScope(const RunWithPoints& run) : outer_(std::exchange(innermost_run, &run)) {}
+RunScope::~RunScope() { innermost_run = outer_; }
+
+std::shared_ptr<const RunPoint> current_run_point() { return innermost_run ? innermost_run->point() : nullptr; }
 
 }  // namespace tessera::intercept

@@ -141,10 +141,10 @@ void add_layer_faults(const ThreeDParallelismConfig& config, std::vector<std::st
   } else if (layers < stages) {
     faults.push_back(found + " for " + std::to_string(stages) + " pipeline stages: use pp of " +
                      std::to_string(layers) + " or less, or a deeper model");
-  } else if (stages > 1 && layers / 2 < stages && config.pipeline_schedule() == PipelineScheduleKind::kInterleaved) {
+  } else if (stages > 1 && layers / 2 < stages && default_num_chunks(config.pipeline_schedule()) > 1) {
     // The alternative would be to use 1f1b without a message.
-    faults.push_back(found + " for " + std::to_string(stages) +
-                     " pipeline stages, and an interleaved schedule needs two layers a stage: use pp of " +
+    faults.push_back(found + " for " + std::to_string(stages) + " pipeline stages, and pipeline_schedule " +
+                     std::string(to_string(config.pipeline_schedule())) + " needs two layers a stage: use pp of " +
                      std::to_string(std::max(layers / 2, 1)) + " or less, or pipeline_schedule 1f1b");
   }
 }
@@ -191,12 +191,7 @@ const FieldList<ThreeDParallelismConfig>& ThreeDParallelismConfig::fields() {
           .add("gradient_checkpointing", &Config::gradient_checkpointing_,
                "raises the memory strategy basic to standard")
           .add("mixed_precision", &Config::mixed_precision_, "compute in bf16 with master weights in fp32")
-          .add_enum("pipeline_schedule", &Config::pipeline_schedule_,
-                    {{"sequential", PipelineScheduleKind::kSequential},
-                     {"round_robin", PipelineScheduleKind::kRoundRobin},
-                     {"gpipe", PipelineScheduleKind::kGPipe},
-                     {"1f1b", PipelineScheduleKind::kOneForwardOneBackward},
-                     {"interleaved", PipelineScheduleKind::kInterleaved}},
+          .add_enum("pipeline_schedule", &Config::pipeline_schedule_, pipeline_schedule_names(),
                     "the order in which micro-batches pass through the stages")
           .add("memory_limit_bytes", &Config::memory_limit_bytes_, "what a rank may use of its device")
           .add("communication_timeout", &Config::communication_timeout_, "how long a call in a group may take");

@@ -45,11 +45,12 @@ double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm
   std::unordered_set<const c10::TensorImpl*> seen;
   ExactSum squares;
   for (const at::Tensor& parameter : parameters) {
-    if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     if (const Slice slice = global_slice(parameter); !slice.is_whole()) {
       throw ConfigError("a norm of all gradients needs all of them, and a parameter here is " + slice.text() +
                         ": the other parts are on other ranks");
     }
+    if (!parameter.grad().defined()) continue;
     gradients.push_back(parameter.grad());
     squares.add_squares(gradients.back());
   }

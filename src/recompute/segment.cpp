@@ -107,7 +107,10 @@ ConfigError changed_input(std::size_t number, const char* when) {
 }  // namespace
 
 Segment::Segment(const std::vector<at::Tensor>& inputs, RunAgain run_again)
-    : run_again_(std::move(run_again)), autocast_(AutocastState::now()), random_(RandomState::now(inputs)) {
+    : point_(intercept::current_run_point()),
+      run_again_(std::move(run_again)),
+      autocast_(AutocastState::now()),
+      random_(RandomState::now(inputs)) {
   inputs_.reserve(inputs.size());
   for (const at::Tensor& input : inputs) {
     const bool defined = input.defined();
@@ -192,6 +195,7 @@ void Segment::replay(Replayed& replayed) {
 }
 
 void Segment::call_again(Replay& replay) const {
+  const auto resumed = point_ ? point_->resume() : nullptr;
   const std::vector<at::Tensor> inputs = unpacked_inputs();
   const AutocastScope autocast(autocast_);
   const at::AutoGradMode with_gradients(true);

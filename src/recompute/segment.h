@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tessera/intercept/run_point.h>
 #include <tessera/intercept/saved_tensors.h>
 #include <tessera/recompute/recompute.h>
 
@@ -112,6 +113,7 @@ class Segment {
   std::vector<at::Tensor> unpacked_inputs() const;
 
   std::recursive_mutex mutex_;
+  std::shared_ptr<const intercept::RunPoint> point_;  // where the function began; null: nothing depends on it
   std::vector<Input> inputs_;
   RunAgain run_again_;
   AutocastState autocast_;

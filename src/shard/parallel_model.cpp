@@ -51,6 +51,13 @@ std::shared_ptr<ModelState> find_shared(const torch::nn::Module& module) {
   return nullptr;
 }
 
+std::shared_ptr<ModelState> find_inner(const torch::nn::Module& module, const std::string& what) {
+  auto state = find_shared(module);
+  const std::string why = state ? state->why_alone() : "";
+  if (!why.empty()) throw ConfigError(what + " cannot take over " + why);
+  return state;
+}
+
 std::vector<TrainedTensor> whole_parameters(const torch::nn::Module& model, std::size_t num_axes) {
   std::vector<std::size_t> all_axes(num_axes);
   std::iota(all_axes.begin(), all_axes.end(), 0);

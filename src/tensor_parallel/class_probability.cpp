@@ -19,11 +19,8 @@ using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-/// Adds up a tensor of no history in place.
-void add_up(const at::Tensor& sums, const CutData& cut, ReduceOp op) {
-  if (cut.axis().size() == 1) return;
-  cut.axis().comm().all_reduce(sums, op);
-  cut.axis().log(Transfer::kSum, current_site(cut), static_cast<std::int64_t>(sums.nbytes()));
+void reduce(const at::Tensor& values, const CutData& cut, ReduceOp op) {
+  cut.axis().all_reduce(values, op, Transfer::kSum, current_site(cut));
 }
 
 /// Adds `values`, one for each place, to the class of each place, where it is this rank's.
@@ -101,7 +98,7 @@ at::Tensor greatest(const at::Tensor& local, const CutData& cut) {
   at::Tensor most = cut.local_size() > 0 ? local.detach().amax(cut.dim(), true).contiguous()
                                          : at::full(sizes, -std::numeric_limits<double>::infinity(),
                                                     local.options().requires_grad(false));
-  add_up(most, cut, ReduceOp::kMax);
+  reduce(most, cut, ReduceOp::kMax);
   // A row without a finite value: one process subtracts it too, and gets no number.
   return most;
 }
@@ -126,7 +123,7 @@ at::Tensor log_probability(const at::Tensor& local, const CutDataPtr& cut, const
                                   : probabilities.gather(dim, held.place.unsqueeze(dim)).squeeze(dim) * held.is_held;
     probabilities.exp_();
     const at::Tensor sums = at::stack({probabilities.sum(dim), picked});
-    add_up(sums, *cut, ReduceOp::kSum);
+    reduce(sums, *cut, ReduceOp::kSum);
     probabilities.div_(sums[0].unsqueeze(dim));
     result = sums[1] - sums[0].log();
   }

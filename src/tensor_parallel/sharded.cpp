@@ -45,8 +45,7 @@ class CutKind : public intercept::ActingKind {
     const auto& cut = static_cast<const CutData&>(data);
     const Operand operand = read(gradient);
     if (operand.cut && operand.cut->cut() == cut.cut()) return operand.local;
-    return take_part_of(whole_gradient(gradient),
-                        CutDataPtr::unsafe_reclaim_from_nonowning(const_cast<CutData*>(&cut)));
+    return take_part_of(whole_gradient(gradient), shared(cut));
   }
   at::Tensor outer_gradient(const at::Tensor& gradient, const ActingDataPtr& data) const override {
     return wrap(gradient, c10::static_intrusive_pointer_cast<CutData>(data));
@@ -54,6 +53,20 @@ class CutKind : public intercept::ActingKind {
 };
 
 }  // namespace
+
+void CutData::require_axis_of(const CutData& other) const {
+  if (axis_ == other.axis_) return;
+  throw ConfigError("a tensor of " + *parameter_ + " and one of " + *other.parameter_ +
+                    " meet in one operator, but tensor parallelism cuts them for different groups of ranks: give both "
+                    "models the same call of tensor_parallel()");
+}
+
+bool CutData::has_indices_of(const CutData& other) const {
+  require_axis_of(other);
+  return cut_.blocks() == other.cut_.blocks() && cut_.granule() == other.cut_.granule() && size_ == other.size_;
+}
+
+CutDataPtr shared(const CutData& cut) { return CutDataPtr::unsafe_reclaim_from_nonowning(const_cast<CutData*>(&cut)); }
 
 const intercept::ActingKind& cut_kind() {
   static const CutKind kind;

@@ -34,6 +34,11 @@ class CutData : public intercept::ActingData {
   std::int64_t local_size() const { return local_size_; }
   const std::string* parameter() const { return parameter_; }
 
+  /// Throws ConfigError when they belong to different models.
+  void require_axis_of(const CutData& other) const;
+  /// Whether each rank holds the same indices of both, in whatever dimensions. Requires the same axis, as above.
+  bool has_indices_of(const CutData& other) const;
+
  private:
   std::shared_ptr<TensorAxis> axis_;
   Placement cut_;
@@ -46,6 +51,8 @@ using CutDataPtr = c10::intrusive_ptr<CutData>;
 /// The kind of all tensors that are cut.
 const intercept::ActingKind& cut_kind();
 
+/// Another reference to a cut that others hold.
+CutDataPtr shared(const CutData& cut);
 /// Null for a tensor that is whole.
 CutDataPtr cut_of(const at::Tensor& tensor);
 /// With the granule of Note [Cuts].

@@ -3,6 +3,7 @@
 #include <tessera/core/error.h>
 #include <tessera/intercept/acting_tensor.h>
 #include <tessera/intercept/custom_node.h>
+#include <tessera/intercept/kept_error.h>
 
 #include <ATen/ATen.h>
 
@@ -91,10 +92,34 @@ void TensorAxis::let_go(const std::string* parameter) {
 
 void TensorAxis::require_not_held(const std::string* parameter, std::string_view op) const {
   const std::lock_guard lock(mutex_);
-  if (!held_.contains(parameter)) return;
-  throw ConfigError(std::string(op) + " of a tensor that was cut with " + *parameter +
-                    " while gather() holds a model whole that tensor parallelism cuts (rank " +
+  if (held_.contains(parameter)) refuse_held(std::string(op) + " of a tensor that was cut with " + *parameter);
+}
+
+void TensorAxis::require_none_held(std::string_view what) const {
+  if (is_any_held() && is_held()) refuse_held(std::string(what));
+}
+
+bool TensorAxis::is_held() const {
+  const std::lock_guard lock(mutex_);
+  return !held_.empty();
+}
+
+void TensorAxis::refuse_held(const std::string& what) const {
+  throw ConfigError(what + " while gather() holds a model whole that tensor parallelism cuts (rank " +
                     std::to_string(comm_.world_rank()) + "): use what is whole, or end gather() first");
+}
+
+void TensorAxis::all_reduce(const at::Tensor& tensor, ReduceOp op, Transfer transfer, const Site* site) {
+  if (size_ == 1) return;
+  intercept::raise_kept_errors();
+  comm_.all_reduce(tensor, op);
+  log(transfer, site, static_cast<std::int64_t>(tensor.nbytes()));
+}
+
+Work TensorAxis::all_reduce_async(const at::Tensor& tensor, Transfer transfer, const Site* site) {
+  intercept::raise_kept_errors();
+  log(transfer, site, static_cast<std::int64_t>(tensor.nbytes()));
+  return comm_.all_reduce_async(tensor);
 }
 
 void TensorAxis::log(Transfer transfer, const Site* site, std::int64_t num_bytes) {
@@ -122,6 +147,7 @@ std::vector<TensorAxis::Entry> TensorAxis::take_log() {
 void TensorAxis::check_same(const at::Tensor& whole, const Site* site) {
   if (size_ == 1 || num_unchecked_ <= 0) return;
   --num_unchecked_;
+  intercept::raise_kept_errors();
   const at::Tensor digests = comm_.all_gather(at::full({1}, digest_of(whole), at::kLong));
   const auto* const all = digests.const_data_ptr<std::int64_t>();
   const auto* const other = std::find_if(all, all + size_, [&](std::int64_t digest) { return digest != all[0]; });

@@ -59,9 +59,16 @@ class TensorAxis {
   void let_go(const std::string* parameter);
   /// Throws ConfigError if it is held.
   void require_not_held(const std::string* parameter, std::string_view op) const;
+  /// Throws ConfigError if any parameter is.
+  void require_none_held(std::string_view what) const;
+  bool is_held() const;
   /// Of all axes of the process: as a rule none is, and nobody has to be asked.
   static bool is_any_held();
 
+  /// In place, and logged. Errors that are kept on this thread are thrown before other ranks are waited for.
+  void all_reduce(const at::Tensor& tensor, ReduceOp op, Transfer transfer, const Site* site);
+  /// The sum, as a collective under way.
+  Work all_reduce_async(const at::Tensor& tensor, Transfer transfer, const Site* site);
   void log(Transfer transfer, const Site* site, std::int64_t num_bytes);
   /// Notes that the operator had no rule; true the first time.
   bool log_gathered(const Site* site);
@@ -84,6 +91,8 @@ class TensorAxis {
 
  private:
   struct Entries;
+
+  [[noreturn]] void refuse_held(const std::string& what) const;
 
   Communicator comm_;
   int size_;

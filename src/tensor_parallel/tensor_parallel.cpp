@@ -1,12 +1,15 @@
 #include <tessera/core/error.h>
 #include <tessera/intercept/acting_tensor.h>
 #include <tessera/intercept/deferred_init.h>
+#include <tessera/intercept/kept_error.h>
 #include <tessera/shard/global_slice.h>
+#include <tessera/shard/hollow_storage.h>
 #include <tessera/shard/model_state.h>
 #include <tessera/shard/named_tensors.h>
 #include <tessera/shard/placement_ops.h>
 #include <tessera/shard/same_model.h>
 #include <tessera/shard/state_broadcast.h>
+#include <tessera/shard/tensor_bytes.h>
 #include <tessera/tensor_parallel/tensor_parallel.h>
 
 #include <ATen/ATen.h>
@@ -16,7 +19,6 @@
 #include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
-#include <atomic>
 #include <exception>
 #include <iomanip>
 #include <map>
@@ -139,24 +141,6 @@ class PlanMatcher {
 
 namespace tp {
 
-/// How many tensors of a model are whole for a time. Hooks on parameters may outlive the model's state.
-class WholeCount {
- public:
-  explicit WholeCount(int rank) : rank_(rank) {}
-
-  void add(int difference) { count_ += difference; }
-  bool is_any() const { return count_ > 0; }
-  void require_none(const std::string& what) const {
-    if (count_ == 0) return;
-    throw ConfigError(what + " while gather() holds a model whole that tensor parallelism cuts (rank " +
-                      std::to_string(rank_) + "): end gather() first");
-  }
-
- private:
-  int rank_;
-  std::atomic<int> count_{0};
-};
-
 /// Makes the gradient of a parameter what the parameter is, whole or cut: a custom function may return any.
 class GradientFit {
  public:
@@ -184,9 +168,7 @@ class GradientFit {
 class TensorParallelState : public shard::ModelState {
  public:
   TensorParallelState(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<TensorAxis> axis)
-      : module_(std::move(module)),
-        axis_(std::move(axis)),
-        num_whole_(std::make_shared<WholeCount>(axis_->comm().world_rank())) {}
+      : module_(std::move(module)), axis_(std::move(axis)) {}
 
   /// Cuts a tensor that all ranks have whole.
   void cut(const PlannedCut& planned) {
@@ -218,7 +200,7 @@ class TensorParallelState : public shard::ModelState {
   std::vector<StateSlice> state_slices() const override { return shard::whole_state(*module_); }
 
   void hold(const GatherOptions& options) override {
-    if (kept_error_) std::rethrow_exception(std::exchange(kept_error_, nullptr));
+    kept_error_.raise();
     const at::NoGradGuard no_grad;
     for (const at::Tensor& tensor : named_by(options)) {
       const auto known = held_.find(tensor.unsafeGetTensorImpl());
@@ -229,27 +211,32 @@ class TensorParallelState : public shard::ModelState {
       const CutDataPtr cut = cut_of(tensor);
       if (!cut) continue;
       const at::Tensor part = intercept::held_part(tensor);
-      const at::Tensor whole = gather_parts(part, cut->cut(), cut->size(), axis_->comm());
-      intercept::unmark_part(tensor, whole.is_same(part) ? part.clone() : whole);
+      const at::Tensor gathered = gather_parts(part, cut->cut(), cut->size(), axis_->comm());
+      const at::Tensor whole = gathered.is_same(part) ? part.clone() : gathered;
+      HollowStorage memory(whole.numel(), whole.scalar_type(), whole.device(), why_over(*cut));
+      memory.give(bytes_of(whole.contiguous()));
+      intercept::unmark_part(tensor, memory.view(0, whole.sizes()));
       set_global_slice(tensor, Slice::whole(tensor.sizes().vec()));
-      held_.emplace(tensor.unsafeGetTensorImpl(), Held{tensor, part, cut, 1});
-      num_whole_->add(1);
+      held_.emplace(tensor.unsafeGetTensorImpl(), Held{tensor, part, cut, std::move(memory), 1});
       axis_->hold_whole(cut->parameter());
     }
   }
   void require_not_held() const override {
-    if (kept_error_) std::rethrow_exception(std::exchange(kept_error_, nullptr));
-    num_whole_->require_none("gradients are asked for");
+    kept_error_.raise();
+    axis_->require_none_held("gradients are asked for");
   }
-  bool is_held() const override { return num_whole_->is_any(); }
+  bool is_held() const override { return axis_->is_held(); }
+  void before_part_write(std::function<void(const at::Tensor& part)> prepare) override {
+    prepare_ = std::move(prepare);
+  }
   void let_go(const GatherOptions& options) noexcept override {
     for (const at::Tensor& tensor : named_by(options)) {
       const auto known = held_.find(tensor.unsafeGetTensorImpl());
       if (known == held_.end() || --known->second.count > 0) continue;
       axis_->let_go(known->second.cut->parameter());
       cut_again(known->second);
+      known->second.memory.take(why_over(*known->second.cut));
       held_.erase(known);
-      num_whole_->add(-1);
     }
   }
 
@@ -260,8 +247,8 @@ class TensorParallelState : public shard::ModelState {
       // Also of one that is frozen: it may be trained later, and only a tensor that requires a gradient takes a hook.
       const bool is_trained = parameter.requires_grad();
       parameter.set_requires_grad(true);
-      parameter.register_hook([fit = GradientFit(parameter), whole = num_whole_](const at::Tensor& gradient) {
-        whole->require_none("a backward pass reaches a parameter");
+      parameter.register_hook([fit = GradientFit(parameter), axis = axis_](const at::Tensor& gradient) {
+        axis->require_none_held("a backward pass reaches a parameter");
         return fit(gradient);
       });
       parameter.set_requires_grad(is_trained);
@@ -285,8 +272,16 @@ class TensorParallelState : public shard::ModelState {
     at::Tensor tensor;
     at::Tensor part;
     CutDataPtr cut;
-    int count;  // of those who hold it
+    HollowStorage memory;  // of the whole
+    int count;             // of those who hold it
   };
+
+  /// Why a view of what was whole has no bytes any more: it would not see what is written to the part, nor the other
+  /// way round.
+  std::string why_over(const CutData& cut) const {
+    return "a view of " + *cut.parameter() + " that was made while gather() held it whole is used after that (rank " +
+           std::to_string(axis_->comm().world_rank()) + "): clone() it inside, or make the view anew";
+  }
 
   /// Which elements of the whole a tensor has from now on.
   void note_slice(const at::Tensor& tensor, const std::vector<std::int64_t>& shape, const CutData& cut) const {
@@ -305,9 +300,12 @@ class TensorParallelState : public shard::ModelState {
     try {
       const at::Tensor now = take_part(held.tensor.detach(), held.cut->cut(), axis_->size(), axis_->rank());
       // Who keeps the bytes of the part may forbid writes, so only if there is something to write.
-      if (!at::equal(now, held.part)) at::Tensor(held.part).copy_(now);
+      if (!at::equal(now, held.part)) {
+        if (prepare_) prepare_(held.part);
+        at::Tensor(held.part).copy_(now);
+      }
     } catch (...) {
-      kept_error_ = std::current_exception();  // let_go() must not throw
+      kept_error_.keep(std::current_exception());  // let_go() must not throw
     }
     intercept::mark_part(held.tensor, held.part, held.cut, sizes, strides);
     note_slice(held.tensor, sizes, *held.cut);
@@ -316,8 +314,8 @@ class TensorParallelState : public shard::ModelState {
   std::shared_ptr<torch::nn::Module> module_;
   std::shared_ptr<TensorAxis> axis_;
   std::unordered_map<const c10::TensorImpl*, Held> held_;
-  std::shared_ptr<WholeCount> num_whole_;
-  mutable std::exception_ptr kept_error_;  // of let_go(): for the next call
+  std::function<void(const at::Tensor& part)> prepare_;
+  mutable intercept::KeptError kept_error_;  // of let_go(): for the next call
 };
 
 }  // namespace tp

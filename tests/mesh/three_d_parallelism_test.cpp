@@ -71,6 +71,8 @@ TEST(ThreeDParallelismConfig, InterleavingNeedsTwoLayersAStage) {
   const auto config = Config().pp(4).num_layers(7);
   EXPECT_NE(refusal(config, 4).find("use pp of 3 or less, or pipeline_schedule 1f1b"), std::string::npos);
   EXPECT_EQ(refusal(Config(config).pipeline_schedule(PipelineScheduleKind::kOneForwardOneBackward), 4), "");
+  const auto v_shaped = Config(config).pipeline_schedule(PipelineScheduleKind::kZeroBubbleV);
+  EXPECT_NE(refusal(v_shaped, 4).find("pipeline_schedule zb-v needs two layers a stage"), std::string::npos);
   EXPECT_EQ(refusal(Config(config).num_layers(8), 4), "");
   EXPECT_EQ(refusal(Config().num_layers(1), 1), "");
 }

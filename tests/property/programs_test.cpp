@@ -278,5 +278,97 @@ TEST(Programs, Seed580) {
        {{"keep_a_view", 244, 272}, {"open_gather", 607, 123}, {"use_a_view", 721, 885}, {"evaluate", 113, 352}}});
 }
 
+/// torch::load() inside gather() took parameters away from the hooks that average their gradients.
+TEST(Programs, Seed427OfCutShards) {
+  expect_no_defect({427,
+                    Config::parse("fsdp, num_ranks 2, tp 2, wrap_elements 63, strategy no_shard, max_unit_bytes 1, "
+                                  "min_num_params 0, forward_prefetch false, shared_copy false"),
+                    {{"train_promised", 149, 935}, {"load_saved", 651, 508}, {"train", 974, 869}}});
+}
+
+/// A sum that was under way kept its tensor longer on one rank than on the other, so autograd added to it in place on
+/// one of them only, and the ranks called other collectives.
+TEST(Programs, Seed22461) {
+  expect_no_defect({22461,
+                    Config::parse("ddp, num_ranks 2, tp 2, hook, bucket_bytes 400, find_unused_parameters true"),
+                    {{"evaluate_a_part", 985, 942},
+                     {"train", 162, 745},
+                     {"train", 676, 686},
+                     {"step", 234, 668},
+                     {"step_with_scaler", 835, 34},
+                     {"step", 330, 12},
+                     {"train", 843, 719},
+                     {"accumulate", 179, 400},
+                     {"read", 468, 277},
+                     {"read", 383, 449},
+                     {"go_back_twice", 953, 361}}});
+}
+
+/// What torch::load() put into a model that gather() held whole was lost.
+TEST(Programs, Seed1397OfCutShards) {
+  expect_no_defect(
+      {1397,
+       Config::parse("fsdp, num_ranks 2, tp 2, strategy no_shard, min_num_params 40, backward_prefetch post, "
+                     "forward_prefetch false, shared_copy false"),
+       {{"load_saved", 679, 292}}});
+}
+
+/// What was loaded inside gather() was lost at its end: the shards had not heard of it.
+TEST(Programs, Seed1443OfCutShards) {
+  expect_no_defect(
+      {1443,
+       Config::parse("fsdp, num_ranks 4, tp 2, wrap_elements 67, min_num_params 10, backward_prefetch none, "
+                     "limit_all_gathers false, shared_copy false"),
+       {{"open_gather", 46, 748}, {"load", 289, 240}, {"train", 571, 706}, {"step", 4, 833}}});
+}
+
+/// The same after something was refused inside gather().
+TEST(Programs, Seed1740OfCutShards) {
+  expect_no_defect({1740,
+                    Config::parse("fsdp, num_ranks 2, tp 2, wrap_elements 56, strategy zero1, min_num_params 0, "
+                                  "init_sync false, broadcast_buffers false"),
+                    {{"open_gather", 108, 450},
+                     {"load", 622, 299},
+                     {"freeze", 421, 133},
+                     {"evaluate", 702, 955},
+                     {"hook", 525, 730}}});
+}
+
+/// Views of a whole that gather() had made were used after it: what they were written was lost.
+TEST(Programs, Seed2477OfCutShards) {
+  expect_no_defect({2477,
+                    Config::parse("fsdp, num_ranks 2, tp 2, strategy zero1, min_num_params 0, use_orig_params true, "
+                                  "init_sync false"),
+                    {{"open_gather", 71, 203},
+                     {"keep_a_view", 116, 484},
+                     {"train", 238, 974},
+                     {"use_a_view", 368, 307},
+                     {"train_apart", 249, 643}}});
+}
+
+/// A checkpoint inside gather() had the values from before.
+TEST(Programs, Seed3419OfCutShards) {
+  expect_no_defect({3419,
+                    Config::parse("fsdp, num_ranks 2, tp 2, min_num_params 10, backward_prefetch post, "
+                                  "limit_all_gathers false, use_orig_params true"),
+                    {{"open_gather", 972, 136},
+                     {"write", 451, 673},
+                     {"save_checkpoint", 789, 603},
+                     {"close_gather", 27, 926},
+                     {"load_checkpoint", 438, 64}}});
+}
+
+/// Wrote to flatten() of a weight with gaps, a copy in one process and a view of the sharded parameter, which is in
+/// row-major order as the guide says. The action writes to a view in both now.
+TEST(Programs, Seed1616387045) {
+  expect_no_defect({1616387045,
+                    Config::parse("fsdp, num_ranks 1, odd gaps, wrap_elements 88, max_unit_bytes 1, min_num_params 10, "
+                                  "backward_prefetch none, shared_copy false"),
+                    {{"write", 934, 773}}});
+}
+
+/// Frozen after fully_shard(): only ranks that have elements of the parameter refused it, and the others waited.
+TEST(Programs, Seed773OfCutShards) { expect_no_defect(make_program(773, 0, /*cuts_shards=*/true)); }
+
 }  // namespace
 }  // namespace tessera::testing

@@ -31,6 +31,10 @@ const std::vector<Refusal>& refusals() {
        }},
       {"a model whole that tensor parallelism cuts",
        [](const Action&, const Config& config, const Circumstances& now) { return config.tp > 1 && now.is_whole; }},
+      {"that was made while gather() held it whole",
+       [](const Action& action, const Config& config, const Circumstances&) {
+         return config.tp > 1 && is_one_of(action, {"use_a_view"});
+       }},
       {"a view of a tensor that was gathered from all ranks",
        [](const Action& action, const Config& config, const Circumstances&) {
          return config.tp > 1 && is_one_of(action, {"write", "use_a_view"});

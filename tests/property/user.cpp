@@ -12,6 +12,7 @@
 #include "property/config.h"
 #include "property/oddities.h"
 #include "property/scaling.h"
+#include "support/whole_copy.h"
 #include "tensor_parallel/random_trees/random_tree.h"
 
 namespace tessera::testing {
@@ -151,10 +152,7 @@ NodePtr make_model(std::uint64_t seed, const Config& config, bool dense) {
   return with_oddity(make_random_model(seed), config.oddity, dense);
 }
 
-Tensor whole_of(const Tensor& tensor) {
-  if (!tensor.defined()) return tensor;
-  return torch::empty(tensor.sizes(), tensor.options().requires_grad(false)).copy_(tensor.detach());
-}
+Tensor whole_of(const Tensor& tensor) { return tensor.defined() ? whole_copy(tensor) : tensor; }
 
 std::set<const c10::TensorImpl*> parameters_in(const torch::optim::Optimizer& optimizer) {
   std::set<const c10::TensorImpl*> parameters;

@@ -45,7 +45,8 @@ void write(const Action& action, User& user, Seen& /*seen*/) {
       parameter.detach().copy_(wave(factor, parameter.sizes()));
       break;
     case 3:
-      parameter.flatten().narrow(0, 0, 1).fill_(factor);
+      // Not of flatten(): of a parameter that is not in row-major order that is a copy, and a view once it is sharded.
+      parameter.narrow(0, 0, 1).fill_(factor);
       break;
     case 4:
       at::_foreach_mul_({parameter}, factor);

@@ -45,8 +45,8 @@ std::string text_of(const T& value) {
 
 template <typename Found, typename Expected>
 bool are_equal(const Found& found, const Expected& expected) {
-  constexpr bool both_whole = std::integral<Found> && std::integral<Expected>;
-  if constexpr (both_whole && !std::same_as<Found, bool> && !std::same_as<Expected, bool> &&
+  constexpr bool kBothWhole = std::integral<Found> && std::integral<Expected>;
+  if constexpr (kBothWhole && !std::same_as<Found, bool> && !std::same_as<Expected, bool> &&
                 !std::same_as<Found, char> && !std::same_as<Expected, char>) {
     return std::cmp_equal(found, expected);
   } else {

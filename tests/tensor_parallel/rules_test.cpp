@@ -30,7 +30,6 @@ using at::Tensor;
 using testing::require;
 using testing::require_equal;
 using Sizes = std::vector<std::int64_t>;
-namespace functional = torch::nn::functional;
 
 /// What one case computes: the same program for whole tensors and for cut ones. It draws the same numbers each time.
 class Program {
@@ -215,10 +214,11 @@ const std::vector<std::pair<std::string, Body>>& bodies() {
       const Tensor x = p.cut(sizes, dim) * 1;
       const std::int64_t other = (dim + 1) % static_cast<std::int64_t>(sizes.size());
       Tensor view = x;
-      if (p.coin())
+      if (p.coin()) {
         view = view.transpose(dim, other);
-      else
+      } else {
         view = view.narrow(other, 0, p.between(1, sizes[static_cast<std::size_t>(other)]));
+      }
       view.mul_(3).add_(1);
       return {x * 2, view};
     });
@@ -445,6 +445,12 @@ const std::vector<std::pair<std::string, Body>>& bodies() {
       const bool pools = p.coin();
       return {pools ? at::max_pool2d(y, 2) : at::adaptive_avg_pool2d(y, {2, 2})};
     });
+    list.emplace_back("convolution of a cut batch", [](Program& p) -> Outputs {
+      const std::int64_t in = p.length(), out = p.length();
+      const Tensor x = p.cut({p.between(4, 6), in, 4, 4}, 0, 1, 1);
+      const Tensor weight = p.whole({out, in, 3, 3});
+      return {p.coin() ? at::conv2d(x, weight, p.whole({out}), 1, 1) : at::conv2d(x, weight, {}, 1, 1)};
+    });
     list.emplace_back("joined", [](Program& p) -> Outputs {
       Sizes sizes = p.shape(1, 3);
       const std::int64_t dim = p.below(static_cast<std::int64_t>(sizes.size()));
@@ -516,7 +522,7 @@ void require_close(const Tensor& found, const Tensor& expected, const std::strin
 
 int num_cases() {
   const char* const wanted = std::getenv("TESSERA_RULE_CASES");
-  return wanted ? std::atoi(wanted) : 200;
+  return wanted ? std::stoi(wanted) : 200;
 }
 
 class TensorRules : public ::testing::TestWithParam<std::size_t> {};

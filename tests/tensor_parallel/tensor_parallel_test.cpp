@@ -11,6 +11,7 @@
 #include <tessera/tensor_parallel/tensor_parallel.h>
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <torch/nn/modules.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adam.h>
@@ -18,8 +19,10 @@
 #include <torch/serialize.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -28,6 +31,7 @@
 #include "support/error_message.h"
 #include "support/require_tensors.h"
 #include "support/temporary_folder.h"
+#include "support/whole_copy.h"
 
 namespace tessera::testing {
 namespace {
@@ -51,10 +55,6 @@ struct Mlp : nn::Module {
 const TensorPlan kPlan{{"up", split_columns()}, {"down", split_rows()}};
 
 at::Tensor batch() { return formula({3, 4}, 1, at::kDouble); }
-
-at::Tensor whole_copy(const at::Tensor& tensor) {
-  return at::empty(tensor.sizes(), tensor.options().requires_grad(false)).copy_(tensor.detach());
-}
 
 /// On each of `num_ranks` ranks, with its model cut.
 void with_mlp(int num_ranks, const std::function<void(const World&, Mlp&, const TensorParallelModel&)>& check) {
@@ -185,8 +185,8 @@ TEST(TensorParallel, RefusesToChangeAShapeInPlace) {
     const at::Tensor inner = model.up(batch());
     expect_parts(message_of<ConfigError>([&] { inner.resize_as_(at::zeros({2})); }),
                  {"changes the shape of a tensor that is cut"});
-    expect_parts(message_of<ConfigError>([&] { inner.unsqueeze_(0); }),
-                 {"aten::unsqueeze_ of a tensor that is cut (of up.weight) is refused",
+    expect_parts(message_of<ConfigError>([&] { inner.transpose_(0, 1); }),
+                 {"aten::transpose_ of a tensor that is cut (of up.weight) is refused",
                   "the shape of a tensor is changed in place"});
     expect_parts(message_of<ConfigError>([&] { inner.as_strided({2}, {1}); }),
                  {"memory is addressed in a tensor of which"});
@@ -466,6 +466,22 @@ TEST(TensorParallel, RefusesToTrainWhileGatherHoldsIt) {
   });
 }
 
+TEST(TensorParallel, RefusesViewsOfAWholeThatWasHeld) {
+  with_mlp(2, [](const World&, Mlp& model, const TensorParallelModel& parallel) {
+    at::Tensor view;
+    at::Tensor copy;
+    {
+      const Whole whole(parallel);
+      view = model.up->weight.detach();
+      copy = view.clone();
+    }
+    const std::string_view words = "a view of up.weight that was made while gather() held it whole is used after that";
+    expect_parts(message_of<c10::Error>([&] { view.sum(); }), {words, "clone() it inside"});
+    expect_parts(message_of<c10::Error>([&] { view.mul_(2); }), {words});
+    require_equal(copy, whole_copy(model.up->weight), "a copy");
+  });
+}
+
 TEST(TensorParallel, EvaluatesInInferenceMode) {
   Mlp alone;
   const at::Tensor expected = alone.forward(batch());
@@ -477,6 +493,66 @@ TEST(TensorParallel, EvaluatesInInferenceMode) {
     }
     model.forward(batch()).sum().backward();
   });
+}
+
+/// The names of autograd's nodes of ours, in the order in which they run on this thread while it lives.
+class NodesRun {
+ public:
+  NodesRun() { current = &names_; }
+  ~NodesRun() { current = nullptr; }
+  NodesRun(const NodesRun&) = delete;
+  NodesRun& operator=(const NodesRun&) = delete;
+
+  const std::vector<std::string>& names() const { return names_; }
+
+  static at::RecordFunctionCallback callback() {
+    return at::RecordFunctionCallback([](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+             const std::string name = function.name();
+             if (current && name.starts_with("tessera::")) current->push_back(name);
+             return nullptr;
+           })
+        .scopes({at::RecordScope::BACKWARD_FUNCTION});
+  }
+
+ private:
+  static thread_local std::vector<std::string>* current;
+  std::vector<std::string> names_;
+};
+thread_local std::vector<std::string>* NodesRun::current = nullptr;
+
+/// Three layers of one input, as q, k and v.
+struct SharedInput : nn::Module {
+  SharedInput() {
+    for (const char* const name : {"q", "k", "v"}) layers.emplace_back(register_module(name, nn::Linear(4, 6)));
+    to(at::kDouble);
+    fill_by_formula(*this);
+  }
+  at::Tensor forward(const at::Tensor& x) { return layers[0](x) * layers[1](x) + layers[2](x); }
+  std::vector<nn::Linear> layers;
+};
+
+TEST(TensorParallel, ComputesWeightGradientsWhileTheInputsIsSummed) {
+  const auto handle = at::addGlobalCallback(NodesRun::callback());
+  const std::vector<std::string> expected{
+      "tessera::SplitProduct",   "tessera::SplitProduct",   "tessera::SplitProduct",   "tessera::StartSum",
+      "tessera::WeightGradient", "tessera::WeightGradient", "tessera::WeightGradient", "tessera::WaitForSum"};
+  for (const std::int64_t num_dims : {2, 3}) {  // LibTorch's layer calls addmm() or matmul()
+    run_threads(2, [&](const World& world) {
+      const auto model = std::make_shared<SharedInput>();
+      tensor_parallel(model, world, {{"*", split_columns()}});
+      const auto sizes = num_dims == 2 ? std::vector<std::int64_t>{3, 4} : std::vector<std::int64_t>{2, 3, 4};
+      const at::Tensor x = formula(sizes, 1, at::kDouble).requires_grad_(true);
+      const at::Tensor loss = model->forward(x).square().sum();
+      const NodesRun run;
+      loss.backward();
+      std::vector<std::string> found;
+      std::copy_if(run.names().begin(), run.names().end(), std::back_inserter(found), [&](const std::string& name) {
+        return std::find(expected.begin(), expected.end(), name) != expected.end();
+      });
+      require_equal(found, expected, "the order of backward");
+    });
+  }
+  at::removeCallback(handle);
 }
 
 TEST(TensorParallel, IsDistributedAgain) {

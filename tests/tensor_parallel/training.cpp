@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "support/require.h"
+#include "support/whole_copy.h"
 
 namespace tessera::testing {
 namespace {
@@ -27,10 +28,6 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TensorCase& traini
     return std::make_unique<optim::AdamW>(model.parameters(), torch::optim::AdamWOptions(1e-2).eps(kEpsilon));
   }
   return std::make_unique<torch::optim::SGD>(model.parameters(), torch::optim::SGDOptions(5e-2).momentum(0.9));
-}
-
-at::Tensor whole(const at::Tensor& tensor) {
-  return at::empty(tensor.sizes(), tensor.options().requires_grad(false)).copy_(tensor.detach());
 }
 
 Values train(const TensorCase& training, ParityModel& model) {
@@ -52,17 +49,17 @@ Values train(const TensorCase& training, ParityModel& model) {
     loss.backward();
     if (training.dtype == torch::kDouble || step == 0) {
       const std::string at_step = " in step " + std::to_string(step);
-      values["output" + at_step] = whole(output);
-      if (input.requires_grad()) values["gradient of the input" + at_step] = whole(input.grad());
+      values["output" + at_step] = whole_copy(output);
+      if (input.requires_grad()) values["gradient of the input" + at_step] = whole_copy(input.grad());
       for (const auto& item : model.named_parameters()) {
         const at::Tensor& gradient = item.value().grad();
-        if (gradient.defined()) values["gradient of " + item.key() + at_step] = whole(gradient);
+        if (gradient.defined()) values["gradient of " + item.key() + at_step] = whole_copy(gradient);
       }
     }
     optimizer->step();
   }
-  for (const auto& item : model.named_parameters()) values[item.key()] = whole(item.value());
-  for (const auto& item : model.named_buffers()) values[item.key()] = whole(item.value());
+  for (const auto& item : model.named_parameters()) values[item.key()] = whole_copy(item.value());
+  for (const auto& item : model.named_buffers()) values[item.key()] = whole_copy(item.value());
   return values;
 }
 

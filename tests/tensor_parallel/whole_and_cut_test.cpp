@@ -19,6 +19,7 @@
 
 #include "parity/models.h"
 #include "support/require_tensors.h"
+#include "support/whole_copy.h"
 
 namespace tessera::testing {
 namespace {
@@ -43,10 +44,6 @@ struct PartlyCut : torch::nn::Module {
 
 at::Tensor some_input() { return formula({3, kFeatures}, 1, at::kDouble); }
 
-at::Tensor all_of(const at::Tensor& tensor) {
-  return at::empty(tensor.sizes(), tensor.options().requires_grad(false)).copy_(tensor.detach());
-}
-
 using Program = std::function<at::Tensor(PartlyCut&)>;
 
 /// Runs a program and its backward pass with the layer whole, then cut, and compares what it returns and all gradients.
@@ -60,13 +57,13 @@ void expect_same_when_cut(const Program& program, const TensorPlan& plan = {{"la
       tensor_parallel(model, world, plan);
       const at::Tensor found = program(*model);
       found.square().sum().backward();
-      require(at::allclose(all_of(found), expected, 1e-12, 1e-12), "what the program returns");
+      require(at::allclose(whole_copy(found), expected, 1e-12, 1e-12), "what the program returns");
       const auto wanted = alone.named_parameters();
       for (const auto& item : model->named_parameters()) {
         const at::Tensor& gradient = wanted[item.key()].grad();
         require_equal(item.value().grad().defined(), gradient.defined(), "there is a gradient of " + item.key());
         if (!gradient.defined()) continue;
-        require(at::allclose(all_of(item.value().grad()), gradient, 1e-12, 1e-12), "the gradient of " + item.key());
+        require(at::allclose(whole_copy(item.value().grad()), gradient, 1e-12, 1e-12), "the gradient of " + item.key());
       }
     });
   }
@@ -207,7 +204,7 @@ TEST(WholeAndCut, GradientsOfCustomFunctionsAreCutAsTheirParameters) {
     require_equal(intercept::held_part(model->layer->weight.grad()).sizes().vec(),
                   intercept::held_part(model->layer->weight).sizes().vec(), "the sizes of a part and of its gradient");
     require(std::abs(clip_grad_norm(parallel, 0.1) - norm) < 1e-12 * norm, "the norm");
-    require(at::allclose(all_of(model->weight.grad()), alone.weight.grad(), 1e-12, 1e-12), "what was clipped");
+    require(at::allclose(whole_copy(model->weight.grad()), alone.weight.grad(), 1e-12, 1e-12), "what was clipped");
   });
 }
 
@@ -226,8 +223,18 @@ TEST(WholeAndCut, AFusedStepTakesParametersOfOneElement) {
     step(*model);
     const auto wanted = alone.named_parameters();
     for (const auto& item : model->named_parameters()) {
-      require(at::allclose(all_of(item.value()), wanted[item.key()], 1e-10, 1e-10), item.key());
+      require(at::allclose(whole_copy(item.value()), wanted[item.key()], 1e-10, 1e-10), item.key());
     }
+  });
+}
+
+/// As LibTorch's formula for the second gradients of a GroupNorm does.
+TEST(WholeAndCut, ChangesOfShapeInPlace) {
+  expect_same_when_cut([](PartlyCut& model) {
+    at::Tensor y = model.layer(some_input());
+    y.unsqueeze_(1);
+    y.unsqueeze_(0).mul_(2);
+    return (y * model.gain + y.sum({0, 1})).unsqueeze_(-1);
   });
 }
 

@@ -9,8 +9,10 @@
 #include <torch/arg.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace torch::nn {
@@ -87,6 +89,13 @@ class ModelState {
   virtual bool is_held() const { return false; }
   /// Throws ConfigError then: gradients are of parts.
   virtual void require_not_held() const {}
+  /// From now on `prepare` is called with the tensor of a part before let_go() writes to it what a program wrote to the
+  /// whole. For who keeps the memory of the parts.
+  virtual void before_part_write(std::function<void(const at::Tensor& part)> prepare) {
+    static_cast<void>(std::move(prepare));
+  }
+  /// What it is, if it cannot be shared along another axis too; else empty.
+  virtual std::string why_alone() const { return ""; }
   /// Ends hold() of the same options. Requires: hold() did not throw.
   virtual void let_go(const GatherOptions& options) noexcept { static_cast<void>(options); }
 };
@@ -96,6 +105,9 @@ class ModelState {
 void note_shared(const std::shared_ptr<ModelState>& state);
 /// The state that was noted for this module; null when the module is not shared. Does not find submodules.
 std::shared_ptr<ModelState> find_shared(const torch::nn::Module& module);
+
+/// The same, for who is about to share it along another axis: `what` is the call. Throws ConfigError if that cannot be.
+std::shared_ptr<ModelState> find_inner(const torch::nn::Module& module, const std::string& what);
 
 /// The parameters of a model that this rank holds in one piece, each once, the same along all of `num_axes` axes.
 std::vector<TrainedTensor> whole_parameters(const torch::nn::Module& model, std::size_t num_axes);

@@ -36,6 +36,16 @@ class ActingKind {
   virtual at::Tensor inner_gradient(const at::Tensor& gradient, const ActingData& data) const = 0;
   /// The reverse: a gradient of the inner tensor, as one of the wrapper.
   virtual at::Tensor outer_gradient(const at::Tensor& gradient, const ActingDataPtr& data) const = 0;
+  /// Whether the history of such a wrapper is on this process. If it is not, the program's hooks on it are called where
+  /// it is, and a custom function that gave it is not run here: the history of its inner tensor is all there is.
+  virtual bool has_history(const ActingData& data) const {
+    static_cast<void>(data);
+    return true;
+  }
+  /// Whether wrappers never pass for contiguous, so that contiguous() is an operator, whatever memory a tensor has.
+  virtual bool hides_contiguity() const { return false; }
+  /// Throws ConfigError when the program may put no hook on such a wrapper.
+  virtual void require_hookable(const ActingData& data) const { static_cast<void>(data); }
 };
 
 /// What a kind knows about one of its tensors, such as how it is cut. Not changed once made: tensors share it.
@@ -82,6 +92,8 @@ ActingDataPtr acting_data(const at::Tensor& tensor);
 /// The same, if it is of this kind.
 ActingDataPtr acting_data(const at::Tensor& tensor, const ActingKind& kind);
 bool is_wrapper(const at::Tensor& tensor);
+/// Whether it is a wrapper that was made a leaf, or that a custom function gave.
+bool has_own_history(const at::Tensor& tensor);
 
 /// The tensor to compute with: what a wrapper holds, or an alias of a marked tensor that does not act. Gradients of the
 /// result reach the acting tensor, whatever has become of it since (made a leaf, returned by a custom function).
@@ -90,5 +102,8 @@ at::Tensor inner_of(const at::Tensor& acting);
 at::Tensor inner_for_write(const at::Tensor& acting);
 /// After an operator has written to the inner tensor of a wrapper, or replaced it: what the wrapper is now.
 void set_inner(const at::Tensor& wrapper, at::Tensor inner, at::IntArrayRef sizes, at::IntArrayRef strides);
+/// After an operator that changes the shape of a wrapper in place: it is from now on what `changed` is, another
+/// wrapper. Requires: no leaf that requires a gradient.
+void become(const at::Tensor& wrapper, const at::Tensor& changed);
 
 }  // namespace tessera::intercept

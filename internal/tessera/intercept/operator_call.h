@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 namespace tessera::intercept {
 
@@ -45,6 +46,8 @@ class OperatorCall {
   void for_each_result(Visit visit);
   /// The call is done, with this one result.
   void return_value(c10::IValue value);
+  /// The same for any number of results.
+  void return_values(std::vector<c10::IValue> values);
 
  private:
   const c10::OperatorHandle& op_;

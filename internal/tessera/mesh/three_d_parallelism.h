@@ -3,6 +3,7 @@
 #include <tessera/comm/strategy.h>
 #include <tessera/core/options.h>
 #include <tessera/mesh/axis_layout.h>
+#include <tessera/schedule/pipeline_schedule.h>
 
 #include <torch/arg.h>
 
@@ -38,15 +39,6 @@ enum class MemoryStrategy {
   kExtreme,     ///< and state lies on disk
 };
 
-/// The order in which the micro-batches pass through the stages of a pipeline.
-enum class PipelineScheduleKind {
-  kSequential,             ///< all forwards, then all backwards in reverse
-  kRoundRobin,             ///< one micro-batch travels through all stages and back before the next
-  kGPipe,                  ///< all forwards, then all backwards, stages at work together
-  kOneForwardOneBackward,  ///< "1f1b": a backward as soon as there is one; fewer activations than GPipe
-  kInterleaved,            ///< 1f1b with several chunks of layers a rank; a smaller bubble
-};
-
 /// A training layout in three dimensions. Call `validate(world.size())` before anything is built from it.
 ///
 /// In effect today: the sizes and the axis order (`rank_mapping`, `make_mesh`), the number of layers
@@ -75,7 +67,7 @@ struct ThreeDParallelismConfig {
   TORCH_ARG(bool, gradient_checkpointing) = false;
   /// Computes in bf16 with master weights in fp32. Turn it on where the hardware has bf16.
   TORCH_ARG(bool, mixed_precision) = false;
-  /// Only with pp above 1. kInterleaved needs two layers a stage or more.
+  /// Only with pp above 1. kInterleaved and kZeroBubbleV need two layers a stage or more.
   TORCH_ARG(PipelineScheduleKind, pipeline_schedule) = PipelineScheduleKind::kInterleaved;
   /// What a rank may use of its device: 8 GB (of 2^30 bytes). Set it to what the device has.
   TORCH_ARG(std::int64_t, memory_limit_bytes) = std::int64_t{8} << 30;

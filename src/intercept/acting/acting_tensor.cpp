@@ -144,6 +144,7 @@ Wrapper::Wrapper(at::Tensor inner, ActingDataPtr data, at::IntArrayRef sizes, at
       inner_(std::move(inner)),
       data_(std::move(data)) {
   set_storage_access_should_throw();
+  if (data_->kind().hides_contiguity()) set_custom_sizes_strides(SizesStridesPolicy::CustomStrides);
   set_sizes(sizes, strides);
   share_version();
   set_autograd_meta(std::make_unique<WrapperMeta>(*this));
@@ -196,6 +197,13 @@ void Wrapper::join() {
   bridge_ = c10::make_intrusive<Bridge>(edge, data_);
   at::Tensor self(c10::intrusive_ptr<TensorImpl>::unsafe_reclaim_from_nonowning(this));
   torch::autograd::create_gradient_edge(self, bridge_);
+}
+
+void Wrapper::lead_to_inner() {
+  auto* const meta = static_cast<torch::autograd::AutogradMeta*>(autograd_meta());
+  if (!inner_.requires_grad() || !meta) return;
+  if (meta->grad_fn_ != bridge_) meta->grad_fn_.reset();
+  join();
 }
 
 at::Tensor Wrapper::entered() {
@@ -338,7 +346,7 @@ bool is_wrapper(const at::Tensor& tensor) { return Wrapper::of(tensor) != nullpt
 at::Tensor inner_of(const at::Tensor& acting) {
   Wrapper* const wrapper = Wrapper::of(acting);
   if (!wrapper) return alias_of(acting);
-  if (wrapper->is_joined() || !at::GradMode::is_enabled()) return wrapper->inner();
+  if (wrapper->is_joined() || !at::GradMode::is_enabled() || !wrapper->has_history()) return wrapper->inner();
   return wrapper->entered();
 }
 
@@ -356,10 +364,23 @@ at::Tensor inner_for_write(const at::Tensor& acting) {
   return inner;
 }
 
+bool has_own_history(const at::Tensor& tensor) {
+  const Wrapper* const wrapper = Wrapper::of(tensor);
+  return wrapper && !wrapper->is_joined();
+}
+
 void set_inner(const at::Tensor& wrapper, at::Tensor inner, at::IntArrayRef sizes, at::IntArrayRef strides) {
   Wrapper* const impl = Wrapper::of(wrapper);
   if (!impl) throw InternalError("only a wrapper gets another inner tensor");
   impl->set(std::move(inner), sizes, strides);
+}
+
+void become(const at::Tensor& wrapper, const at::Tensor& changed) {
+  Wrapper* const impl = Wrapper::of(wrapper);
+  const Wrapper* const other = Wrapper::of(changed);
+  if (!impl || !other) throw InternalError("only a wrapper becomes another one");
+  impl->set_data(other->data());
+  impl->set(other->inner(), changed.sizes(), changed.strides());
 }
 
 }  // namespace tessera::intercept

@@ -19,6 +19,12 @@ Wrapper* joined_wrapper(const at::TensorBase& tensor) {
   return wrapper && wrapper->is_joined() && wrapper->inner().requires_grad() ? wrapper : nullptr;
 }
 
+/// Whose gradients are another process's.
+bool is_without_history(const at::TensorBase& tensor) {
+  const Wrapper* const wrapper = Wrapper::of(tensor);
+  return wrapper && !wrapper->has_history();
+}
+
 void keep_gradient(Wrapper& wrapper, const at::Tensor& gradient) {
   at::Tensor& kept = wrapper.mutable_grad();
   kept = kept.defined() ? kept + gradient : gradient.clone();
@@ -35,6 +41,11 @@ void AutogradFront::install() {
 }
 
 const c10::intrusive_ptr<torch::autograd::Node>& AutogradFront::grad_fn(const at::TensorBase& self) const {
+  Wrapper* const without_history = Wrapper::of(self);
+  if (without_history && !without_history->has_history()) {
+    without_history->lead_to_inner();
+    return behind_->grad_fn(self);
+  }
   // Made now, or made anew: the inner tensor may have been written to since, through a view of it.
   if (Wrapper* const wrapper = joined_wrapper(self)) wrapper->join();
   return behind_->grad_fn(self);
@@ -46,6 +57,8 @@ bool AutogradFront::is_leaf(const at::TensorBase& self) const {
 
 unsigned AutogradFront::_register_hook(const at::TensorBase& self,
                                        std::function<at::TensorBase(const at::TensorBase&)> hook) const {
+  if (const Wrapper* const any = Wrapper::of(self)) any->data()->kind().require_hookable(*any->data());
+  if (is_without_history(self)) return 0;
   const Wrapper* const wrapper = joined_wrapper(self);
   if (!wrapper) return behind_->_register_hook(self, std::move(hook));
   auto of_inner = [hook = std::move(hook), data = wrapper->data()](const at::TensorBase& gradient) -> at::TensorBase {
@@ -57,6 +70,7 @@ unsigned AutogradFront::_register_hook(const at::TensorBase& self,
 }
 
 void AutogradFront::remove_hook(const at::TensorBase& self, unsigned position) const {
+  if (is_without_history(self)) return;
   const Wrapper* const wrapper = joined_wrapper(self);
   if (!wrapper) return behind_->remove_hook(self, position);
   at::impl::GetVariableHooks()->remove_hook(wrapper->inner(), position);
@@ -81,6 +95,7 @@ void AutogradFront::set_data(const at::TensorBase& self, const at::TensorBase& d
 }
 
 void AutogradFront::retain_grad(const at::TensorBase& self) const {
+  if (is_without_history(self)) return;
   Wrapper* const wrapper = joined_wrapper(self);
   if (!wrapper) return behind_->retain_grad(self);
   if (std::exchange(wrapper->retains_grad, true)) return;

@@ -91,6 +91,11 @@ void OperatorCall::return_value(c10::IValue value) {
   stack_.push_back(std::move(value));
 }
 
+void OperatorCall::return_values(std::vector<c10::IValue> values) {
+  stack_.resize(first_);
+  for (c10::IValue& value : values) stack_.push_back(std::move(value));
+}
+
 void RuleTable::add(std::initializer_list<const char*> names, Rule rule) {
   for (const char* name : names) by_name_.insert_or_assign(name, rule);
 }

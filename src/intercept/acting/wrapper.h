@@ -27,7 +27,11 @@ class Wrapper : public c10::TensorImpl {
   const at::Tensor& inner() const { return inner_; }
   const ActingDataPtr& data() const { return data_; }
   void set(at::Tensor inner, at::IntArrayRef sizes, at::IntArrayRef strides);
+  void set_data(ActingDataPtr data) { data_ = std::move(data); }
 
+  bool has_history() const { return data_->kind().has_history(*data_); }
+  /// Without a history: it leads to the inner tensor, whatever a custom function has said.
+  void lead_to_inner();
   /// Whether gradients of this tensor are those of `inner`: it is no leaf of its own, and no custom function made it.
   bool is_joined() const;
   /// Gives it the node that leads to `inner`, if that requires a gradient and there is none yet. Requires: is_joined().
@@ -39,6 +43,7 @@ class Wrapper : public c10::TensorImpl {
   at::Tensor entered();
 
   void release_resources() override;
+  c10::SymBool sym_is_contiguous_custom(at::MemoryFormat /*format*/) const override { return false; }
 
   bool retains_grad = false;  ///< by a hook on `inner`
 

@@ -15,7 +15,7 @@ using intercept::OperatorCall;
 /// Whether k or v has, on every rank, exactly the heads that the queries of that rank need.
 bool serves(const Operand& query, const Operand& other, bool grouped) {
   if (!other.cut) return false;
-  require_one_axis(query.cut, other.cut);
+  query.cut->require_axis_of(*other.cut);
   const Placement& of_query = query.cut->cut();
   const Placement& of_other = other.cut->cut();
   if (of_query.dim() != of_other.dim() || of_query.blocks() != of_other.blocks()) return false;

@@ -13,10 +13,7 @@ using intercept::OperatorCall;
 
 bool same_cut(const Operand& input, std::int64_t channel_dim, const Operand& weight, std::int64_t weight_dim) {
   if (!input.cut || !weight.cut) return false;
-  require_one_axis(input.cut, weight.cut);
-  return input.cut->dim() == channel_dim && weight.cut->dim() == weight_dim &&
-         input.cut->cut().blocks() == weight.cut->cut().blocks() &&
-         input.cut->cut().granule() == weight.cut->cut().granule() && input.cut->size() == weight.cut->size();
+  return input.cut->has_indices_of(*weight.cut) && input.cut->dim() == channel_dim && weight.cut->dim() == weight_dim;
 }
 
 /// Runs on local tensors. The bias of a sum over ranks is added once, after it.

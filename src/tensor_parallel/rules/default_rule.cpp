@@ -22,7 +22,7 @@ CutDataPtr first_cut(OperatorCall& call) {
   CutDataPtr first;
   call.for_each_tensor([&](std::size_t, const at::Tensor& tensor) -> at::Tensor {
     CutDataPtr cut = cut_of(tensor);
-    require_one_axis(first, cut);
+    if (first && cut) first->require_axis_of(*cut);
     if (!first) first = std::move(cut);
     return {};
   });

@@ -111,8 +111,7 @@ void group_norm(OperatorCall& call) {
 /// Whether a vector is cut as the channels of a tensor are.
 bool is_cut_so(const at::Tensor& vector, const CutData& channels) {
   const CutDataPtr cut = cut_of(vector);
-  return cut && cut->cut().blocks() == channels.cut().blocks() && cut->cut().granule() == channels.cut().granule() &&
-         cut->size() == channels.size();
+  return cut && cut->has_indices_of(channels);
 }
 
 /// batch_norm(input, weight, bias, running_mean, running_var, training, ...) writes to the running statistics, though

@@ -14,22 +14,9 @@ namespace tessera::tp {
 
 using intercept::OperatorCall;
 
-void require_one_axis(const CutDataPtr& a, const CutDataPtr& b) {
-  if (a && b && &a->axis() != &b->axis()) {
-    throw ConfigError(
-        "a tensor of " + *a->parameter() + " and one of " + *b->parameter() +
-        " meet in one operator, but tensor parallelism cuts them for different groups of ranks: give both "
-        "models the same call of tensor_parallel()");
-  }
-}
-
 bool same_from_back(const Operand& a, const Operand& b) {
   if (!a.cut || !b.cut) return false;
-  require_one_axis(a.cut, b.cut);
-  const Placement& of_a = a.cut->cut();
-  const Placement& of_b = b.cut->cut();
-  return a.dim() - of_a.dim() == b.dim() - of_b.dim() && of_a.blocks() == of_b.blocks() &&
-         of_a.granule() == of_b.granule() && a.cut->size() == b.cut->size();
+  return a.cut->has_indices_of(*b.cut) && a.dim() - a.cut->dim() == b.dim() - b.cut->dim();
 }
 
 at::Tensor whole(const Operand& operand) {
@@ -39,12 +26,7 @@ at::Tensor whole(const Operand& operand) {
 std::optional<at::Tensor> fitted(const Operand& operand, const CutDataPtr& cut, std::int64_t from_back) {
   const std::int64_t dim = operand.dim() - from_back;
   if (operand.cut) {
-    require_one_axis(operand.cut, cut);
-    const Placement& its = operand.cut->cut();
-    if (its.dim() == dim && its.blocks() == cut->cut().blocks() && its.granule() == cut->cut().granule() &&
-        operand.cut->size() == cut->size()) {
-      return operand.local;
-    }
+    if (operand.cut->has_indices_of(*cut) && operand.cut->dim() == dim) return operand.local;
     return fitted({gather_whole(operand.local, operand.cut), {}}, cut, from_back);
   }
   if (dim < 0 || operand.local.size(dim) == 1) {
@@ -70,14 +52,6 @@ at::Tensor with_one_index(const at::Tensor& local, std::int64_t dim) {
 at::Tensor in_full_precision(const at::Tensor& tensor) {
   if (!at::autocast::is_autocast_enabled(tensor.device().type())) return tensor;
   return tensor.is_floating_point() && tensor.scalar_type() != at::kDouble ? tensor.to(at::kFloat) : tensor;
-}
-
-at::Tensor in_product_precision(const at::Tensor& tensor) {
-  const auto device = tensor.device().type();
-  if (!at::autocast::is_autocast_enabled(device)) return tensor;
-  return tensor.is_floating_point() && tensor.scalar_type() != at::kDouble
-             ? tensor.to(at::autocast::get_autocast_dtype(device))
-             : tensor;
 }
 
 std::optional<std::size_t> argument_named(const OperatorCall& call, const std::string& name) {

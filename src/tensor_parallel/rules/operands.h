@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tessera/intercept/operator_call.h>
+#include <tessera/intercept/split_product.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -15,8 +16,6 @@ namespace tessera::tp {
 /// A dimension from the front. Requires: it exists.
 inline std::int64_t from_front(std::int64_t dim, std::int64_t num_dims) { return dim < 0 ? dim + num_dims : dim; }
 
-/// Throws ConfigError when the tensors belong to different models.
-void require_one_axis(const CutDataPtr& a, const CutDataPtr& b);
 /// Whether both are cut in the same way, counted from the last dimension.
 bool same_from_back(const Operand& a, const Operand& b);
 
@@ -41,8 +40,7 @@ at::Tensor with_one_index(const at::Tensor& local, std::int64_t dim);
 /// In the precision that autocast uses for operators that need range, as a loss does; the tensor itself without
 /// autocast.
 at::Tensor in_full_precision(const at::Tensor& tensor);
-/// In the precision that autocast uses for products.
-at::Tensor in_product_precision(const at::Tensor& tensor);
+using intercept::in_product_precision;
 
 /// The place of the argument of that name; nullopt: the operator has none.
 std::optional<std::size_t> argument_named(const intercept::OperatorCall& call, const std::string& name);

@@ -1,3 +1,5 @@
+#include <tessera/intercept/split_product.h>
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -33,12 +35,6 @@ struct Product {
 
 Operand gathered(const Operand& operand) { return {whole(operand), {}}; }
 
-bool same_inner_cut(const Operand& a, const Operand& b) {
-  require_one_axis(a.cut, b.cut);
-  return a.cut->cut().blocks() == b.cut->cut().blocks() && a.cut->cut().granule() == b.cut->cut().granule() &&
-         a.cut->size() == b.cut->size();
-}
-
 /// Requires: both have two dimensions at least. Nullopt: the shapes do not fit.
 std::optional<Product> plan_product(const Operand& a, const Operand& b) {
   const std::int64_t num_dims = std::max(a.dim(), b.dim());
@@ -51,7 +47,7 @@ std::optional<Product> plan_product(const Operand& a, const Operand& b) {
   if (of_a == Cut::kRows && of_b == Cut::kNone) {
     return Product{a.local, enter(b.local, *a.cut), moved_cut(a.cut, num_dims - 2)};
   }
-  if (of_a == Cut::kColumns && of_b == Cut::kRows && same_inner_cut(a, b)) {
+  if (of_a == Cut::kColumns && of_b == Cut::kRows && a.cut->has_indices_of(*b.cut)) {
     return Product{a.local, b.local, {}, a.cut};
   }
   if (of_a == Cut::kColumns && of_b == Cut::kNone) {
@@ -82,6 +78,44 @@ at::Tensor finished(at::Tensor local, const Product& product) {
   return product.summed_over ? sum_over_ranks(std::move(local), *product.summed_over) : local;
 }
 
+/// Where an operator has the factors of a product, and what it adds.
+struct Places {
+  std::size_t a;
+  std::size_t b;
+  std::optional<std::size_t> bias{};
+  bool b_is_turned = false;  // [outputs, inputs], as layers have it
+};
+
+/// Runs the operator on what a rank computes by itself. Where backward sums the gradient of the first factor over the
+/// ranks and `may_split`, the gradient of the second is computed meanwhile.
+at::Tensor run_product(OperatorCall& call, const Places& places, Product product, at::Tensor bias,
+                       bool may_split = true) {
+  const at::Tensor& b = product.b;
+  may_split = may_split && b.dim() == 2 && b.requires_grad() && !b.is_complex();
+  const auto number = may_split ? number_during_sum(product.a) : std::nullopt;
+  if (number) {  // autocast would change them below, where the nodes do not see it
+    product.a = in_product_precision(product.a);
+    product.b = in_product_precision(product.b);
+    if (bias.defined()) bias = in_product_precision(bias);
+  }
+  call.argument(places.a) = c10::IValue(product.a);
+  call.argument(places.b) = c10::IValue(product.b);
+  if (places.bias) call.argument(*places.bias) = bias.defined() ? c10::IValue(bias) : c10::IValue();
+  if (!number) {
+    call.run();
+    return std::move(call.result(0)).toTensor();
+  }
+  at::Tensor result;
+  {
+    const at::NoGradGuard no_grad;
+    call.run();
+    result = std::move(call.result(0)).toTensor();
+  }
+  const at::Tensor weight = places.b_is_turned ? product.b.t() : product.b;
+  intercept::connect_split_product(result, product.a, weight, bias, *number);
+  return result;
+}
+
 bool are_matrices(const Operand& a, const Operand& b) { return a.dim() >= 2 && b.dim() >= 2; }
 
 void matmul(OperatorCall& call) {
@@ -91,10 +125,8 @@ void matmul(OperatorCall& call) {
   const auto product = plan_product(a, b);
   if (!product) return without_rule(call);
   // The same operator, so that autocast decides as it would.
-  call.argument(0) = c10::IValue(product->a);
-  call.argument(1) = c10::IValue(product->b);
-  call.run();
-  call.return_value(wrap_result(finished(std::move(call.result(0)).toTensor(), *product), product->cut));
+  at::Tensor local = run_product(call, {.a = 0, .b = 1}, *product, {});
+  call.return_value(wrap_result(finished(std::move(local), *product), product->cut));
 }
 
 /// A bias as what is added to a result that is cut so.
@@ -112,7 +144,7 @@ std::optional<Product> plan_layer(const Operand& input, const Operand& weight) {
     return Product{enter(input.local, *weight.cut), weight.local, moved_cut(weight.cut, last)};
   }
   if (fits && input.cut && input.cut->dim() == last && weight.cut && weight.cut->dim() == 1 &&
-      same_inner_cut(input, weight)) {
+      input.cut->has_indices_of(*weight.cut)) {
     return Product{input.local, weight.local, {}, input.cut};
   }
   const CutDataPtr turned = weight.cut ? moved_cut(weight.cut, 1 - weight.cut->dim()) : CutDataPtr();
@@ -134,11 +166,9 @@ void linear(OperatorCall& call) {
     if (!bias) return without_rule(call);
   }
   const bool adds_last = product->summed_over && bias;  // else each rank would add it
-  call.argument(0) = c10::IValue(product->a);
-  call.argument(1) = c10::IValue(product->b);
-  call.argument(2) = bias && !adds_last ? c10::IValue(*bias) : c10::IValue();
-  call.run();
-  at::Tensor result = finished(std::move(call.result(0)).toTensor(), *product);
+  const Places places{.a = 0, .b = 1, .bias = 2, .b_is_turned = true};
+  at::Tensor local = run_product(call, places, *product, bias && !adds_last ? *bias : at::Tensor());
+  at::Tensor result = finished(std::move(local), *product);
   if (adds_last) result = result + bias->to(result.scalar_type());
   call.return_value(wrap_result(std::move(result), product->cut));
 }
@@ -152,19 +182,17 @@ void addmm(OperatorCall& call) {
   if (!product) return without_rule(call);
   const auto bias = bias_for(read(call.tensor(0)), product->cut, a.dim());
   if (!bias) return without_rule(call);
+  const at::Scalar beta = call.argument(3).toScalar();
+  const at::Scalar alpha = call.argument(4).toScalar();
   if (product->summed_over) {
-    const at::Scalar beta = call.argument(3).toScalar();
-    const at::Scalar alpha = call.argument(4).toScalar();
     const at::Tensor sum = finished(at::matmul(product->a, product->b), *product);
     const at::Tensor scaled = alpha.equal(1) ? sum : sum * alpha;
     if (beta.equal(0)) return call.return_value(scaled);  // whatever the bias is, NaN too
     return call.return_value(scaled + bias->to(sum.scalar_type()) * beta);
   }
-  call.argument(0) = c10::IValue(*bias);
-  call.argument(1) = c10::IValue(product->a);
-  call.argument(2) = c10::IValue(product->b);
-  call.run();
-  call.return_value(wrap_result(call.result(0).toTensor(), product->cut));
+  const bool is_plain_sum = alpha.equal(1) && beta.equal(1);
+  at::Tensor local = run_product(call, {.a = 1, .b = 2, .bias = 0}, *product, *bias, is_plain_sum);
+  call.return_value(wrap_result(std::move(local), product->cut));
 }
 
 }  // namespace

@@ -181,6 +181,14 @@ void unsqueeze(OperatorCall& call) {
   run_view(call, input, moved_cut(input.cut, input.cut->dim() + (dim <= input.cut->dim() ? 1 : 0)), strides);
 }
 
+/// LibTorch's own formulas call it, as that of a GroupNorm's second gradients does.
+void unsqueeze_in_place(OperatorCall& call) {
+  const at::Tensor tensor = call.tensor(0);
+  if (!intercept::is_wrapper(tensor) || (tensor.is_leaf() && tensor.requires_grad())) return without_rule(call);
+  intercept::become(tensor, tensor.unsqueeze(call.argument(1).toInt()));
+  call.return_value(tensor);
+}
+
 /// Which dimensions vanish depends on the sizes of the whole, not of the part.
 void squeeze(OperatorCall& call) {
   const Operand input = read(call.tensor(0));
@@ -353,6 +361,7 @@ void add_view_rules(intercept::RuleTable& table) {
   table.add({"aten::t", "aten::transpose", "aten::swapaxes", "aten::swapdims", "aten::mT"}, transpose);
   table.add({"aten::permute"}, permute);
   table.add({"aten::unsqueeze"}, unsqueeze);
+  table.add({"aten::unsqueeze_"}, unsqueeze_in_place);
   table.add({"aten::squeeze"}, squeeze);
   table.add({"aten::expand", "aten::expand_as"}, expand);
   table.add({"aten::select"}, select);

@@ -168,7 +168,8 @@ void OptimizerState::capture(RankState& into) const {
     if (!entry.tensor.requires_grad() && (!state || is_untouched(*state))) continue;
     for (const ParameterPart& part : entry.parts) {
       if (!state) {
-        into.values[value_name(part.name, "is_new")] = true;
+        // The ranks that have the parameter know whether it has been trained.
+        if (holds(part)) into.values[value_name(part.name, "is_new")] = true;
         continue;
       }
       if (kind_.step) into.values[value_name(part.name, "step")] = kind_.step(*state);

@@ -4,11 +4,14 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <thread>
 
 #include "comm/process/roles.h"
 #include "support/mpi_job.h"
 #include "support/require_tensors.h"
+#include "support/temporary_folder.h"
 
 namespace tessera::testing {
 
@@ -39,7 +42,11 @@ void check_booleans(const Arguments& arguments) {
 }
 
 /// MPI knows one process, and would end the program when asked for two.
-void check_mpi_alone(const Arguments& /*arguments*/) {
+void check_mpi_alone(const Arguments& arguments) {
+  // A folder of its own: Open MPI fails when two processes that it has not started make theirs at the same time.
+  const auto folder = std::filesystem::path(arguments.at(0)) / std::getenv("RANK");
+  std::filesystem::create_directory(folder);
+  setenv("OMPI_MCA_orte_tmpdir_base", folder.c_str(), 1);
   try {
     const World world = init(WorldOptions().backend("mpi"));
     world.comm().barrier();
@@ -115,7 +122,8 @@ TEST(ProcessBackends, SumBooleansToBooleans) {
 
 TEST(ProcessBackends, RefuseMpiInProcessesThatItHasNotStarted) {
   if (std::string(TESSERA_MPIEXEC).empty()) GTEST_SKIP() << "this build has no MPI";
-  expect_success(job_of(2, "mpi_alone"));
+  const TemporaryFolder folder;
+  expect_success(job_of(2, "mpi_alone", {folder.path().string()}));
 }
 
 TEST(Gloo, KeepsTheDeadlineOfEveryOperation) {

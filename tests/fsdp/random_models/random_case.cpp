@@ -66,6 +66,8 @@ Tensor wave(double phase, at::IntArrayRef shape) {
   return torch::sin(torch::arange(count, torch::kDouble) * 1.7 + phase).view(shape);
 }
 
+}  // namespace
+
 Batch make_batch(int step, int rank, int micro) {
   Batch batch;
   batch.x = wave(step * 0.9 + rank * 2.3 + micro * 0.4, {kBatchSize, kLength, kWidth});
@@ -85,6 +87,8 @@ Tensor loss_of(Node& model, const StepPlan& plan, Batch& batch) {
   const Tensor slope = torch::autograd::grad({y.sum()}, {batch.x}, {}, true, true, /*allow_unused=*/true).front();
   return slope.defined() ? loss + 0.1 * slope.square().mean() : loss;
 }
+
+namespace {
 
 Tensor evaluate(Node& model, int step) {
   const torch::NoGradGuard no_grad;

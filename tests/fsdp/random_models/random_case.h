@@ -42,6 +42,10 @@ struct RandomCase {
 
 RandomCase make_random_case(std::uint64_t seed);
 
+/// The data of a micro-batch.
+Batch make_batch(int step, int rank, int micro);
+at::Tensor loss_of(Node& model, const StepPlan& plan, Batch& batch);
+
 /// What a rank does in a step, apart from the optimizer.
 struct StepWays {
   bool may_recompute = true;

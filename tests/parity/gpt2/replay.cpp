@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gpt2/hugging_face.h"
+#include "support/whole_copy.h"
 
 namespace tessera::testing {
 namespace {
@@ -24,14 +25,10 @@ std::optional<ParallelModel> cut(const models::Gpt2& model, const World& world) 
                           {"wte", split_vocabulary()}});
 }
 
-at::Tensor whole(const at::Tensor& tensor) {
-  return at::empty(tensor.sizes(), tensor.options().requires_grad(false)).copy_(tensor.detach());
-}
-
 TensorsByName gradients_of(const models::Gpt2& model) {
   TensorsByName gradients;
   for (const auto& item : model->named_parameters())
-    gradients["transformer." + item.key()] = whole(item.value().grad());
+    gradients["transformer." + item.key()] = whole_copy(item.value().grad());
   return gradients;
 }
 
@@ -47,7 +44,7 @@ Replay replay_gpt2(const std::filesystem::path& folder, const World& world) {
   replay.parallel = cut(replay.model, world);
   {
     const at::NoGradGuard no_grad;
-    replay.logits = whole(replay.model(tokens[0].narrow(1, 0, length)));
+    replay.logits = whole_copy(replay.model(tokens[0].narrow(1, 0, length)));
   }
   torch::optim::AdamW optimizer(
       replay.model->parameters(),

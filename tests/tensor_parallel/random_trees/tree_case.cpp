@@ -18,6 +18,7 @@
 
 #include "fsdp/random_models/dice.h"
 #include "support/require.h"
+#include "support/whole_copy.h"
 #include "tensor_parallel/random_trees/random_plan.h"
 #include "tensor_parallel/random_trees/random_tree.h"
 
@@ -57,10 +58,6 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(TreeCase::Optimizer kind
       break;
   }
   return std::make_unique<optim::AdamW>(tensors, adamw);
-}
-
-Tensor whole_copy(const Tensor& tensor) {
-  return at::empty(tensor.sizes(), tensor.options().requires_grad(false)).copy_(tensor.detach());
 }
 
 double largest_of(const Tensor& tensor) {

@@ -1,0 +1,11 @@
+#pragma once
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace tessera::app {
+
+void add_plan_schedule(CLI::App& plan);
+
+}  // namespace tessera::app

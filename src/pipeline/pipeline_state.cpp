@@ -1,0 +1,349 @@
+#include "pipeline/pipeline_state.h"
+
+#include <tessera/core/error.h>
+#include <tessera/intercept/split_product.h>
+#include <tessera/shard/global_slice.h>
+#include <tessera/shard/named_tensors.h>
+#include <tessera/shard/state_broadcast.h>
+#include <tessera/shard/tensor_bytes.h>
+
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <unordered_set>
+#include <utility>
+
+#include "pipeline/step_run.h"
+
+namespace tessera::pp {
+namespace {
+
+Slice nothing_of(const at::Tensor& tensor) { return Slice::extent(tensor.sizes().vec(), {0, 0}); }
+
+void append(std::string& key, const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    key += "undefined;";
+    return;
+  }
+  key += std::to_string(static_cast<int>(tensor.scalar_type())) + (tensor.requires_grad() ? "g" : "") + "[";
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) {
+    key += std::to_string(tensor.size(d)) + ":" + std::to_string(tensor.stride(d)) + ",";
+  }
+  key += "];";
+}
+
+std::int64_t digest_of(const std::string& text) {
+  std::uint64_t digest = 0xcbf29ce484222325;
+  for (const char letter : text) digest = (digest ^ static_cast<std::uint8_t>(letter)) * 0x100000001b3;
+  return static_cast<std::int64_t>(digest);
+}
+
+std::int64_t digest_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.numel() == 0) return 0;
+  return static_cast<std::int64_t>(fingerprint_of(tensor.detach().resolve_conj().contiguous().cpu()));
+}
+
+std::int64_t digest_of(const PipelineBatch& batch) {
+  std::uint64_t values = 0;
+  for (int i = 0; i < batch.num_micro_batches; ++i) {
+    for (const at::Tensor& one : batch.tensors(i)) values = values * 31 + static_cast<std::uint64_t>(digest_of(one));
+  }
+  return static_cast<std::int64_t>(values);
+}
+
+[[noreturn]] void refuse_written_batch(const StageModel& model) {
+  throw ConfigError("the forward writes to its micro-batch, and runs several times for each: let it write to a copy" +
+                    model.where());
+}
+
+/// Notices writes to the batch: the forward runs several times for each micro-batch.
+class UnwrittenBatch {
+ public:
+  explicit UnwrittenBatch(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {
+    for (const at::Tensor& one : tensors_) versions_.push_back(version_of(one));
+  }
+  void require(const StageModel& model) const {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      if (version_of(tensors_[i]) == versions_[i]) continue;
+      refuse_written_batch(model);
+    }
+  }
+
+ private:
+  static std::int64_t version_of(const at::Tensor& tensor) {
+    return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
+  }
+  std::vector<at::Tensor> tensors_;
+  std::vector<std::int64_t> versions_;
+};
+
+/// What all ranks must have in common in a step.
+struct Agreement {
+  const char* what;
+  std::int64_t digest;
+};
+
+}  // namespace
+
+PipelineState::PipelineState(std::shared_ptr<StageModel> model, Communicator comm, PipelineOptions options)
+    : model_(std::move(model)), options_(std::move(options)), channels_(std::move(comm)) {}
+
+std::vector<TrainedTensor> PipelineState::trained() const {
+  std::vector<TrainedTensor> found;
+  for (const StageTensor& one : model_->tensors) {
+    if (one.is_buffer) continue;
+    const bool is_here = model_->is_here(one.stage);
+    const Slice slice = is_here ? global_slice(one.tensor) : nothing_of(one.tensor);
+    found.push_back({one.name, one.tensor, {{one.name, slice, {0, slice.num_elements()}}}, {}});
+  }
+  return found;
+}
+
+std::vector<StateSlice> PipelineState::state_slices() const {
+  std::vector<StateSlice> found;
+  for (const StageTensor& one : model_->tensors) {
+    if (model_->is_here(one.stage)) {
+      found.push_back(shard::whole_state(one.name, one.tensor, false));
+    } else {
+      const auto options = one.tensor.options().requires_grad(false);
+      found.push_back({{one.name, nothing_of(one.tensor), at::empty({0}, options)}, false});
+    }
+  }
+  return found;
+}
+
+void PipelineState::require_not_held() const {
+  if (num_holds_ == 0) return;
+  throw ConfigError("a step of the pipeline is asked for while gather() holds its parameters whole" + model_->where());
+}
+
+void PipelineState::hold(const GatherOptions& /*options*/) {
+  if (num_holds_++ > 0) return;
+  const at::NoGradGuard no_grad;
+  for (const StageTensor& one : model_->tensors) {
+    const bool is_here = model_->is_here(one.stage);
+    at::Tensor whole = is_here || one.is_buffer ? one.tensor.detach()
+                                                : at::empty_strided(one.tensor.sizes(), one.tensor.strides(),
+                                                                    one.tensor.options().requires_grad(false));
+    broadcast_all(channels_.comm(), {whole}, model_->rank_of_stage[static_cast<std::size_t>(one.stage)]);
+    if (!is_here && !one.is_buffer) bring_back(one, whole);
+  }
+}
+
+void PipelineState::let_go(const GatherOptions& /*options*/) noexcept {
+  if (--num_holds_ > 0) return;
+  for (std::size_t i = 0; i < model_->tensors.size(); ++i) {
+    const StageTensor& one = model_->tensors[i];
+    if (!model_->is_here(one.stage) && !one.is_buffer) send_away(*model_, i);
+  }
+}
+
+PipelineSchedule PipelineState::schedule(int num_micro_batches) const {
+  if (options_.own_schedule()) return options_.own_schedule()(num_micro_batches);
+  const auto kind = pipeline_schedule_kind(options_.schedule());
+  PipelineShape shape{static_cast<int>(channels_.comm().size()), num_micro_batches, std::nullopt};
+  if (options_.num_chunks() > 0) shape.num_chunks = static_cast<int>(options_.num_chunks());
+  return make_pipeline_schedule(*kind, shape);
+}
+
+namespace {
+
+/// The forwards alone, with their messages.
+PipelineSchedule only_forwards(PipelineSchedule schedule) {
+  using Kind = PipelineOperation::Kind;
+  for (auto& operations : schedule.operations) {
+    std::erase_if(operations, [](const PipelineOperation& one) {
+      return one.kind != Kind::kForward && one.kind != Kind::kSendActivation && one.kind != Kind::kRecvActivation;
+    });
+  }
+  return schedule;
+}
+
+}  // namespace
+
+const ForwardPlan& PipelineState::plan_of(const std::vector<at::Tensor>& tensors, bool trains,
+                                          const ChunkRun::Forward& forward) {
+  const UnwrittenBatch unwritten(tensors);
+  const auto find = [&] {
+    const at::AutoGradMode grad_mode(trains);
+    ForwardPlan plan = ChunkRun::plan(*model_, forward);
+    unwritten.require(*model_);
+    return plan;
+  };
+  if (options_.dynamic()) {
+    dynamic_plans_.push_back(find());
+    return dynamic_plans_.back();
+  }
+  std::string key = trains ? "trains;" : "evaluates;";
+  for (const at::Tensor& one : tensors) append(key, one);
+  for (const auto& module : model_->module->modules()) key += module->is_training() ? 't' : 'e';
+  for (const StageTensor& one : model_->tensors) {
+    key += one.tensor.requires_grad() ? 'g' : 'f';
+    key += one.is_written ? 'w' : 'r';
+  }
+  const auto device = model_->device.type();
+  if (at::autocast::is_autocast_enabled(device)) {
+    key += std::to_string(static_cast<int>(at::autocast::get_autocast_dtype(device)));
+  }
+  const auto known = plans_.find(key);
+  return known != plans_.end() ? known->second : plans_.emplace(key, find()).first->second;
+}
+
+void PipelineState::agree(const PipelineBatch& batch, const std::vector<const ForwardPlan*>& plans, bool trains,
+                          std::int64_t values) {
+  std::string forwards;
+  for (const ForwardPlan* const one : plans) {
+    forwards += std::to_string(one->digest);
+    for (const auto& crossing : one->crossing) {
+      for (const CrossingValue& value : crossing) {
+        forwards += ";" + std::to_string(value.value);
+        for (const std::int64_t size : value.shape.sizes) forwards += "," + std::to_string(size);
+      }
+    }
+  }
+  std::string weights = std::to_string(batch.loss_scale);
+  for (const double weight : batch.weights) weights += ";" + std::to_string(weight);
+  const bool draws = std::ranges::any_of(plans, [](const ForwardPlan* one) { return one->draws; });
+  const std::array<Agreement, 5> all{
+      {{"the number of micro-batches, or step() and evaluate()", batch.num_micro_batches * 2 + (trains ? 1 : 0)},
+       {"the values of the batch", values},
+       {"the weights of the losses", digest_of(weights)},
+       {"the state of the random numbers",
+        draws ? static_cast<std::int64_t>(RandomState::now(model_->device).digest()) : 0},
+       {"the operators of the forward, or shapes", digest_of(forwards)}}};
+  std::vector<std::int64_t> mine;
+  for (const Agreement& one : all) mine.push_back(one.digest);
+  const auto count = static_cast<std::int64_t>(mine.size());
+  const at::Tensor of_all = channels_.comm().all_gather(at::tensor(mine, at::kLong).view({1, count}));
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t rank = 1; rank < of_all.size(0); ++rank) {
+      if (of_all[rank][i].item<std::int64_t>() == of_all[0][i].item<std::int64_t>()) continue;
+      throw ConfigError("ranks " + std::to_string(channels_.comm().world_rank_of(0)) + " and " +
+                        std::to_string(channels_.comm().world_rank_of(static_cast<int>(rank))) +
+                        " of a pipeline differ in " + all[static_cast<std::size_t>(i)].what +
+                        ": every rank of the axis must have the same batch, the same program and the same seed" +
+                        model_->where());
+    }
+  }
+}
+
+std::vector<const ForwardPlan*> PipelineState::plans_of(const PipelineBatch& batch, bool trains) {
+  const auto num_written = [this] { return std::ranges::count_if(model_->tensors, &StageTensor::is_written); };
+  const RandomState before = RandomState::now(model_->device);
+  for (;;) {
+    const auto known = num_written();
+    std::vector<const ForwardPlan*> plans;
+    dynamic_plans_.clear();
+    dynamic_plans_.reserve(static_cast<std::size_t>(batch.num_micro_batches));
+    for (int i = 0; i < batch.num_micro_batches; ++i) {
+      RandomState after = before;
+      plans.push_back(&plan_of(batch.tensors(i), trains, [&] {
+        const at::Tensor loss = batch.loss(i);
+        after = RandomState::now(model_->device);
+        return loss;
+      }));
+      // What the next one does may depend on random numbers.
+      if (options_.dynamic()) after.restore();
+    }
+    before.restore();
+    // A buffer that a later one writes is none that is the same on every rank.
+    if (num_written() == known) return plans;
+  }
+}
+
+/// A hook sees the whole gradient of a parameter, once for each micro-batch: it cannot where gradients come in parts.
+void PipelineState::require_hooks_fit(const std::vector<const ForwardPlan*>& plans) const {
+  for (const ForwardPlan* const plan : plans) {
+    for (const std::size_t place : plan->spread) {
+      const StageTensor& one = model_->tensors[place];
+      if (!one.tensor.requires_grad() || !intercept::has_hooks(one.tensor)) continue;
+      throw ConfigError(
+          "there is a hook on " + one.name +
+          ", of which several stages compute parts of the gradient: cut the model so that one stage uses it, or "
+          "change gradients after the step" +
+          model_->where());
+    }
+  }
+}
+
+/// Statistics follow the order of the micro-batches.
+void PipelineState::require_order(const PipelineSchedule& list) const {
+  if (std::ranges::none_of(model_->tensors, &StageTensor::is_written)) return;
+  for (const auto& operations : list.operations) {
+    std::map<int, int> last;
+    for (const PipelineOperation& one : operations) {
+      if (one.kind != PipelineOperation::Kind::kForward) continue;
+      const auto [place, is_first] = last.emplace(one.stage, one.micro_batch);
+      if (!is_first && one.micro_batch < std::exchange(place->second, one.micro_batch)) {
+        throw ConfigError("the forward writes to buffers, and the schedule takes the micro-batches of stage " +
+                          std::to_string(one.stage) + " in another order than one process does" + model_->where());
+      }
+    }
+  }
+}
+
+at::Tensor PipelineState::run(const PipelineBatch& batch, bool trains) {
+  require_not_held();
+  if (has_failed_) {
+    throw ConfigError(
+        "a step of this pipeline has failed before, and messages of it may be under way: start again from a "
+        "checkpoint" +
+        model_->where());
+  }
+  const PipelineSchedule list =
+      trains ? schedule(batch.num_micro_batches) : only_forwards(schedule(batch.num_micro_batches));
+  for (const double weight : batch.weights) {
+    if (!(weight >= 0) || !std::isfinite(weight)) {
+      throw ConfigError("the weight of a micro-batch must be 0 or more, found " + std::to_string(weight));
+    }
+  }
+  const bool is_checked = num_steps_ < options_.num_checked_steps();
+  const std::int64_t values = is_checked ? digest_of(batch) : 0;
+  const std::vector<const ForwardPlan*> plans = plans_of(batch, trains);
+  if (is_checked && digest_of(batch) != values) refuse_written_batch(*model_);
+  require_hooks_fit(plans);
+  require_order(list);
+  agree(batch, plans, trains, values);
+  ++num_steps_;
+  has_failed_ = true;
+  std::vector<UnwrittenBatch> unwritten;
+  for (int i = 0; i < batch.num_micro_batches; ++i) unwritten.emplace_back(batch.tensors(i));
+  StepRun step(*model_, channels_, list, batch, plans, trains, static_cast<std::size_t>(options_.receive_ahead()));
+  at::Tensor loss = step.run();
+  has_failed_ = false;
+  for (const UnwrittenBatch& one : unwritten) one.require(*model_);
+  last_plan_ = *plans.front();
+  return loss;
+}
+
+PipelineReport PipelineState::report() const {
+  PipelineReport report;
+  for (int stage = 0; stage < model_->num_stages(); ++stage) {
+    PipelineReport::Stage one;
+    one.rank = model_->rank_of_stage[static_cast<std::size_t>(stage)];
+    for (const StageTensor& tensor : model_->tensors) {
+      if (tensor.stage != stage) continue;
+      if (one.first.empty()) one.first = tensor.name;
+      if (!tensor.is_buffer) one.num_parameters += tensor.tensor.numel();
+    }
+    report.stages.push_back(std::move(one));
+  }
+  for (std::size_t stage = 0; stage < last_plan_.crossing.size(); ++stage) {
+    for (const CrossingValue& one : last_plan_.crossing[stage]) {
+      report.values.push_back(
+          {static_cast<int>(stage), one.op, one.shape.sizes, one.shape.requires_grad, one.num_bytes()});
+    }
+  }
+  for (const auto& [place, ranks] : last_plan_.shared) {
+    const StageTensor& one = model_->tensors[place];
+    report.shared.push_back({one.name, one.stage, {ranks.begin(), ranks.end()}});
+  }
+  report.num_operators = last_plan_.num_operators;
+  return report;
+}
+
+}  // namespace tessera::pp

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <tessera/comm/communicator.h>
+#include <tessera/pipeline/pipeline.h>
+#include <tessera/pipeline/pipeline_options.h>
+#include <tessera/schedule/pipeline_schedule.h>
+#include <tessera/shard/model_state.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pipeline/chunk_run.h"
+#include "pipeline/messages.h"
+#include "pipeline/stage_model.h"
+
+namespace tessera::pp {
+
+/// A model on the stages of a pipeline: what one rank has of it, and how it takes steps.
+class PipelineState : public shard::ModelState, public std::enable_shared_from_this<PipelineState> {
+ public:
+  PipelineState(std::shared_ptr<StageModel> model, Communicator comm, PipelineOptions options);
+
+  const std::shared_ptr<torch::nn::Module>& module() const override { return model_->module; }
+  std::vector<ModelAxis> axes() const override { return {{channels_.comm(), true}}; }
+  std::vector<TrainedTensor> trained() const override;
+  std::vector<StateSlice> state_slices() const override;
+  void hold(const GatherOptions& options) override;
+  bool is_held() const override { return num_holds_ > 0; }
+  void require_not_held() const override;
+  void let_go(const GatherOptions& options) noexcept override;
+  std::string why_alone() const override {
+    return "a model on the stages of a pipeline: the two cannot be combined yet, so leave one of them out";
+  }
+
+  /// Collective. The mean of the losses by their weights, the same on every rank.
+  at::Tensor run(const PipelineBatch& batch, bool trains);
+  PipelineSchedule schedule(int num_micro_batches) const;
+  PipelineReport report() const;
+
+ private:
+  const ForwardPlan& plan_of(const std::vector<at::Tensor>& tensors, bool trains, const ChunkRun::Forward& forward);
+  std::vector<const ForwardPlan*> plans_of(const PipelineBatch& batch, bool trains);
+  void require_hooks_fit(const std::vector<const ForwardPlan*>& plans) const;
+  void require_order(const PipelineSchedule& list) const;
+  /// `values`: a digest of the batch.
+  void agree(const PipelineBatch& batch, const std::vector<const ForwardPlan*>& plans, bool trains,
+             std::int64_t values);
+
+  std::shared_ptr<StageModel> model_;
+  PipelineOptions options_;
+  mutable Channels channels_;
+  std::map<std::string, ForwardPlan> plans_;  // by the shapes of a micro-batch, and all else that a forward may ask for
+  std::vector<ForwardPlan> dynamic_plans_;
+  ForwardPlan last_plan_;
+  std::int64_t num_steps_ = 0;
+  int num_holds_ = 0;
+  bool has_failed_ = false;
+};
+
+}  // namespace tessera::pp

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <tessera/intercept/custom_node.h>
+#include <tessera/pipeline/pipeline.h>
+#include <tessera/schedule/pipeline_schedule.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "pipeline/chunk_run.h"
+#include "pipeline/messages.h"
+#include "pipeline/stage_model.h"
+
+namespace tessera::pp {
+
+/// Executes this rank's list of a schedule for one batch.
+class StepRun {
+ public:
+  StepRun(StageModel& model, Channels& channels, const PipelineSchedule& schedule, const PipelineBatch& batch,
+          std::vector<const ForwardPlan*> plans, bool trains, std::size_t receive_ahead);
+
+  ~StepRun();
+  StepRun(const StepRun&) = delete;
+  StepRun& operator=(const StepRun&) = delete;
+
+  /// The weighted sum of the losses; the same on every rank.
+  at::Tensor run();
+
+ private:
+  /// What the forward of a micro-batch through a stage leaves for its backward.
+  struct Chunk {
+    std::vector<at::Tensor> outputs;    ///< until they have gone to the next stage
+    torch::autograd::edge_list begins;  ///< where the gradients of outputs, or of the loss, go
+    Shape loss;
+    Arrivals arrivals;                                       // of those values that require a gradient
+    std::shared_ptr<intercept::DeferredGradients> deferred;  // with halved backwards
+  };
+  using Place = std::pair<int, int>;  // micro-batch, stage
+
+  void execute(const PipelineOperation& operation);
+  void forward(int micro_batch, int stage);
+  void backward(int micro_batch, int stage);
+  void release_outputs(const Place& place);
+  void backward_weight(const Place& place);
+  void hand_over(int micro_batch, int stage);
+  void hand_back(int micro_batch, int stage);
+  void restore_random_state(int micro_batch);
+  std::map<std::size_t, std::set<int>> users_of_shared() const;
+  void fetch_shared();
+  void return_shared();
+  at::Tensor shared_gradient(std::size_t place) const;
+  at::Tensor sum_of_losses();
+  double share_of(int micro_batch) const;
+  const ForwardPlan& plan(int micro_batch) const { return *plans_[static_cast<std::size_t>(micro_batch)]; }
+  const std::vector<CrossingValue>& crossing(int micro_batch, int from_stage) const;
+
+  StageModel& model_;
+  Channels& channels_;
+  const PipelineSchedule& schedule_;
+  const PipelineBatch& batch_;
+  std::vector<const ForwardPlan*> plans_;
+  bool trains_;
+  bool halves_ = false;  // some backwards compute the gradients of inputs alone
+  double sum_of_weights_ = 0;
+  Inbox inbox_;
+  Outbox outbox_;
+  std::map<Place, Chunk> chunks_;
+  std::map<Place, std::vector<at::Tensor>> values_;     // that have arrived for a stage
+  std::map<Place, std::vector<at::Tensor>> gradients_;  // of what a stage has given
+  std::map<Place, std::vector<at::Tensor>> returned_;   // of what it got
+  std::map<Place, std::shared_ptr<intercept::DeferredGradients>> deferred_;
+  std::vector<std::optional<RandomState>> starts_;  // of the micro-batches' forwards, and behind the last
+  at::Tensor loss_;
+};
+
+}  // namespace tessera::pp

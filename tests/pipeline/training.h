@@ -1,0 +1,40 @@
+#pragma once
+
+#include <tessera/mesh/ranks.h>
+#include <tessera/pipeline/pipeline.h>
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "parity/models.h"
+
+namespace tessera::testing {
+
+/// One training, in one process or on the stages of a pipeline.
+struct PipelineCase {
+  std::string model;  ///< see make_parity_model
+  std::string schedule = "1f1b";
+  int num_chunks = 0;
+  int num_micro_batches = 4;
+  bool uses_adamw = true;
+  torch::Dtype dtype = torch::kDouble;
+  bool uses_autocast = false;  ///< to bfloat16
+  int num_steps = 10;
+};
+
+/// By name: losses, gradients of parameters, and the parameters and buffers at the end.
+using Values = std::map<std::string, at::Tensor>;
+
+/// One process that adds up the gradients of the same micro-batches.
+Values train_alone(const PipelineCase& training);
+/// The same on the ranks of an axis: what this rank has. Collective.
+Values train_in_stages(const PipelineCase& training, const Ranks& ranks);
+
+/// Relative to a tensor's largest value, of those that were found, and of which tensor.
+std::pair<double, std::string> largest_difference(const Values& found, const Values& expected);
+
+/// How much a training may differ from one process.
+inline double tolerance_of(const PipelineCase& training) { return training.dtype == torch::kDouble ? 1e-10 : 1e-5; }
+
+}  // namespace tessera::testing
