@@ -45,7 +45,7 @@ std::vector<std::string> lines_of(const torch::nn::Module& model, const Communic
     lines.push_back("option " + field.key + " = " + DdpOptions::fields().get_text(options, field.key));
   }
   lines.push_back("hook " + (options.hook() ? options.hook()->name() : "none"));
-  const auto tensors = described(state_of(model));
+  const auto tensors = described(here(state_of(model)));
   lines.insert(lines.end(), tensors.begin(), tensors.end());
   return lines;
 }
@@ -60,7 +60,6 @@ std::vector<std::string> lines_of(const torch::nn::Module& model, const Communic
 std::shared_ptr<DdpState> DdpState::make(std::shared_ptr<torch::nn::Module> model, const Communicator& comm,
                                          const DdpOptions& options, ForwardNotice notice) {
   if (!model) throw ConfigError("there is no model to distribute: the pointer is null");
-  static_cast<void>(shard::find_inner(*model, "distribute()"));
   require_same_lines(comm, lines_of(*model, comm, options));
   std::shared_ptr<DdpState> state(new DdpState(std::move(model), comm, resolve(options, comm)));
   intercept::keep_large_blocks_apart();
@@ -68,6 +67,7 @@ std::shared_ptr<DdpState> DdpState::make(std::shared_ptr<torch::nn::Module> mode
   state->hook_parameters();
   state->listen_to_parameters();
   state->start_watching(notice);
+  if (state->inner_) state->inner_->set_outer(state);
   shard::note_shared(state);
   return state;
 }
@@ -78,7 +78,7 @@ DdpState::DdpState(std::shared_ptr<torch::nn::Module> model, const Communicator&
       comm_(comm),
       settings_(settings),
       parameters_(trained_parameters_of(*model_)),
-      all_parameters_(parameters_of(*model_)),
+      all_parameters_(here(parameters_of(*model_))),
       may_lack_(settings.find_unused_parameters || settings.static_graph || settings.delay_all_reduce) {
   refuse_cut_buffers(*model_);
   refuse_devices(*model_);
@@ -86,7 +86,7 @@ DdpState::DdpState(std::shared_ptr<torch::nn::Module> model, const Communicator&
   if (settings_.reproducible) refuse_cut_models(*model_);
   if (settings_.reproducible) refuse_irreproducible_modules(*model_);
   if (!settings_.init_sync) return;
-  broadcast_all(comm_, state_of(*model_).tensors, 0);
+  broadcast_all(comm_, here(state_of(*model_)).tensors, 0);
   buffer_sync_.note(buffers_of(*model_).tensors);
 }
 
@@ -592,7 +592,7 @@ void DdpState::finish_join() {
     sync_->shadow_backward();
     if (settings_.broadcast_buffers) take_buffers(join_.first_training_rank());
   }
-  const NamedTensors state = state_of(*model_);
+  const NamedTensors state = here(state_of(*model_));
   broadcast_all(comm_, state.tensors, join_.first_training_rank());
   end_join(join_.number());
 }

@@ -49,7 +49,9 @@ class DdpState : public intercept::Listener,
     }
     return found;
   }
-  std::vector<StateSlice> state_slices() const override { return shard::whole_state(*model_); }
+  std::vector<StateSlice> state_slices() const override {
+    return inner_ ? inner_->state_slices() : shard::whole_state(*model_);
+  }
   void settle_gradients() override {
     if (inner_) inner_->settle_gradients();
   }

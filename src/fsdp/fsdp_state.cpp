@@ -41,6 +41,7 @@ std::shared_ptr<FsdpState> FsdpState::make(std::shared_ptr<torch::nn::Module> mo
   std::shared_ptr<FsdpState> state(new FsdpState(std::move(model), ranks, options));
   state->passes_.emplace(state);
   state->listen();
+  if (state->parts_.inner()) state->parts_.inner()->set_outer(state);
   shard::note_shared(state);
   return state;
 }

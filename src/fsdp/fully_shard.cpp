@@ -59,7 +59,7 @@ std::vector<std::string> lines_of(const torch::nn::Module& model, const FsdpOpti
   }
   lines.push_back("wrap policy " + options.auto_wrap().text());
   lines.push_back(std::string("flat_sources ") + (options.flat_sources() ? "given" : "none"));
-  const auto tensors = described(state_of(model));
+  const auto tensors = described(here(state_of(model)));
   lines.insert(lines.end(), tensors.begin(), tensors.end());
   return lines;
 }
@@ -67,7 +67,6 @@ std::vector<std::string> lines_of(const torch::nn::Module& model, const FsdpOpti
 ShardedModel make_sharded(std::shared_ptr<torch::nn::Module> model, const UnitRanks& ranks,
                           const FsdpOptions& options) {
   if (!model) throw ConfigError("there is no model to shard: the pointer is null");
-  static_cast<void>(shard::find_inner(*model, "fully_shard()"));
   const std::string fault = fault_of(*model, ranks, options);
   auto lines = lines_of(*model, options);
   // If one rank finds a fault, the others must throw too instead of waiting for it.

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -160,8 +161,31 @@ std::vector<StateSlice> ModelParts::state_slices() const {
     }
   };
   add_whole(replicated_, false);
+  for (StateSlice& one : slices_elsewhere()) state.push_back(std::move(one));
   add_whole(buffers(), true);
   return state;
+}
+
+/// Every rank lists all parameters, those that a pipeline has put on other ranks with nothing.
+std::vector<StateSlice> ModelParts::slices_elsewhere() const {
+  std::vector<StateSlice> found;
+  if (!inner_) return found;
+  std::unordered_set<std::string> elsewhere;
+  for (const TrainedTensor& one : trained_elsewhere()) elsewhere.insert(one.name);
+  if (elsewhere.empty()) return found;
+  for (StateSlice& one : inner_->state_slices()) {
+    if (!one.is_buffer && elsewhere.contains(one.name)) found.push_back(std::move(one));
+  }
+  return found;
+}
+
+std::vector<TrainedTensor> ModelParts::trained_elsewhere() const {
+  std::vector<TrainedTensor> found;
+  if (!inner_) return found;
+  for (TrainedTensor& one : inner_->trained()) {
+    if (intercept::is_elsewhere(one.tensor)) found.push_back(std::move(one));
+  }
+  return found;
 }
 
 void ModelParts::begin_write(const at::Tensor& held) const {
@@ -185,10 +209,13 @@ std::vector<TrainedTensor> ModelParts::trained() const {
   const auto over_replicas = ranks_.replicas ? std::vector{kReplicas} : std::vector<std::size_t>{};
   const auto over_all = ranks_.replicas ? std::vector{kShards, kReplicas} : std::vector{kShards};
   // Along the axes of tensor parallelism every rank has a parameter that is not cut.
+  std::unordered_map<const c10::TensorImpl*, std::vector<std::size_t>> of_inner;
+  for (TrainedTensor& one : inner_ ? inner_->trained() : std::vector<TrainedTensor>()) {
+    of_inner[one.tensor.unsafeGetTensorImpl()] = std::move(one.replicated_over);
+  }
   const std::size_t num_outer = over_all.size();
-  const std::size_t num_inner = inner_ ? inner_->axes().size() : 0;
   const auto and_inner = [&](std::vector<std::size_t> over, const at::Tensor& parameter) {
-    for (std::size_t i = 0; i < num_inner && !intercept::holds_part(parameter); ++i) over.push_back(num_outer + i);
+    for (const std::size_t axis : of_inner[parameter.unsafeGetTensorImpl()]) over.push_back(num_outer + axis);
     return over;
   };
   std::vector<TrainedTensor> trained;
@@ -218,6 +245,10 @@ std::vector<TrainedTensor> ModelParts::trained() const {
                        tensor,
                        {{name, global_slice(tensor), {0, c10::multiply_integers(intercept::held_sizes(tensor))}}},
                        and_inner(over_all, tensor)});
+  }
+  for (TrainedTensor& one : trained_elsewhere()) {
+    one.replicated_over = over_all;  // nothing, on all of them
+    trained.push_back(std::move(one));
   }
   return trained;
 }

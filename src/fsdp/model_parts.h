@@ -62,6 +62,9 @@ class ModelParts {
  private:
   void prepare_whole_tensors(const FsdpOptions& options);
   void make_units(const std::vector<UnitPlan>& plans, const FsdpOptions& options);
+  std::vector<StateSlice> slices_elsewhere() const;
+  /// Parameters that `inner_` has put on other ranks.
+  std::vector<TrainedTensor> trained_elsewhere() const;
   void require_uncut(const std::string& what, const std::string& name, const Slice& slice) const;
   void require_uncut_parameters(const std::string& what) const;
 

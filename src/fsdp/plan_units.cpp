@@ -61,6 +61,7 @@ class Planner {
 
   void take(std::string name, const at::Tensor& parameter, NamedTensors& left) {
     if (!parameter.defined() || !seen_.insert(parameter.unsafeGetTensorImpl()).second) return;
+    if (intercept::is_elsewhere(parameter)) return;
     const std::int64_t num_elements = parameter.numel();
     const bool whole = num_elements < min_elements_ || num_elements == 0 || !parameter.is_floating_point();
     NamedTensors& target = whole ? plan_.replicated : left;

@@ -11,9 +11,9 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
-#include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <memory>
 #include <type_traits>
 #include <unordered_map>
@@ -88,6 +88,24 @@ class Catcher : public torch::autograd::FunctionPreHook {
   std::function<void(const at::Tensor&)> call_;
 };
 
+class AfterAdding : public torch::autograd::FunctionPostHook {
+ public:
+  explicit AfterAdding(std::function<void()> call) : call_(std::move(call)) {}
+  variable_list operator()(const variable_list& outputs, const variable_list& /*inputs*/) override {
+    call_();
+    return outputs;
+  }
+
+ private:
+  std::function<void()> call_;
+};
+
+/// Known by its type among the functions that register_hook() was given.
+struct OwnHook {
+  at::TensorBase operator()(const at::TensorBase& gradient) const { return call(at::Tensor(gradient)); }
+  std::function<at::Tensor(const at::Tensor&)> call;
+};
+
 /// A node that only leads to others.
 struct Fan : torch::autograd::Node {
   variable_list apply(variable_list&& /*gradients*/) override { return {}; }
@@ -114,16 +132,35 @@ GradientNode::GradientNode(GradientNode&& other) noexcept = default;
 GradientNode& GradientNode::operator=(GradientNode&& other) noexcept = default;
 
 void GradientNode::after_adding(std::function<void()> call) {
-  auto hook = [call = std::move(call)](const variable_list& outputs, const variable_list&) {
-    call();
-    return outputs;
-  };
-  node_->post_hooks.push_back(
-      node_->accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(std::move(hook))));
+  node_->post_hooks.push_back(node_->accumulator->add_post_hook(std::make_unique<AfterAdding>(std::move(call))));
 }
 
 void GradientNode::take(std::function<void(const at::Tensor& gradient)> call) {
   node_->accumulator->add_pre_hook(std::make_unique<Catcher>(std::move(call)));
+}
+
+void register_own_hook(const at::Tensor& parameter, std::function<at::Tensor(const at::Tensor& gradient)> hook) {
+  at::impl::GetVariableHooks()->_register_hook(parameter, OwnHook{std::move(hook)});
+}
+
+bool has_hooks_of_program(const at::Tensor& parameter) {
+  const auto* const meta = torch::autograd::impl::get_autograd_meta(parameter);
+  if (!meta) return false;
+  std::size_t num_lists = 0;
+  if (meta->cpp_hooks_list_) {
+    num_lists = 1;
+    for (const auto& hook : *meta->cpp_hooks_list_) {
+      if (hook && !hook.target<OwnHook>()) return true;
+    }
+  }
+  if (meta->hooks_.size() > num_lists) return true;
+  const auto node = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  if (!node) return false;
+  const auto is_other = [](const auto& own) { return [own](const auto& hook) { return !own(hook.get()); }; };
+  const auto is_catcher = [](const auto* hook) { return dynamic_cast<const Catcher*>(hook) != nullptr; };
+  const auto is_notice = [](const auto* hook) { return dynamic_cast<const AfterAdding*>(hook) != nullptr; };
+  return std::ranges::any_of(node->pre_hooks(), is_other(is_catcher)) ||
+         std::ranges::any_of(node->post_hooks(), is_other(is_notice)) || !node->retains_grad_hooks().empty();
 }
 
 bool GradientNode::is_of(const at::Tensor& parameter) const {

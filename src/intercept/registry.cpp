@@ -23,6 +23,7 @@ struct View {
   const Table* table = nullptr;
   std::uint64_t version = 0;
   bool is_deaf = false;  // operators are not reported: inside a listener, and at the end of the thread
+  bool hears_uses = true;
 };
 constinit thread_local View view;
 
@@ -163,6 +164,7 @@ std::unique_ptr<at::ObserverContext> before_operator(const at::RecordFunction& f
   // A listener may end its watch; the table stays valid, because this thread renews its view only above.
   const Table& table = *view.table;
   if (!table.every_operator.empty()) report_to_all(table, function);
+  if (!view.hears_uses) return nullptr;
   Operator now(table, function);
   now.report_inputs();
   return now.take_uses();
@@ -175,6 +177,9 @@ void after_operator(const at::RecordFunction& /*function*/, at::ObserverContext*
 }
 
 }  // namespace
+
+UseReports::UseReports(bool are_on) : before_(std::exchange(view.hears_uses, are_on)) {}
+UseReports::~UseReports() { view.hears_uses = before_; }
 
 bool Watch::Entry::holds(const c10::StorageImpl* storage) const {
   const std::lock_guard lock(mutex);

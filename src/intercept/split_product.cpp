@@ -1,4 +1,5 @@
 #include <tessera/intercept/custom_node.h>
+#include <tessera/intercept/gradient_node.h>
 #include <tessera/intercept/split_product.h>
 
 #include <ATen/ATen.h>
@@ -211,19 +212,12 @@ bool leads_to_a_parameter_alone(const at::Tensor& tensor) {
     const std::string name = node->name();
     if (name == "torch::autograd::AccumulateGrad") {
       const auto* const leaf = dynamic_cast<const torch::autograd::AccumulateGrad*>(node.get());
-      return leaf && !has_hooks(leaf->variable);
+      return leaf && !has_hooks_of_program(leaf->variable);
     }
     if (name != "TBackward0" && name != "ToCopyBackward0" && name != "tessera::ToMarked") return false;
     node = node->next_edge(0).function;
   }
   return false;
-}
-
-bool has_hooks(const at::Tensor& parameter) {
-  if (!torch::autograd::impl::hooks(parameter).empty()) return true;
-  const auto node = torch::autograd::impl::try_get_grad_accumulator(parameter);
-  return node && (!node->tensor_pre_hooks().empty() || !node->pre_hooks().empty() || !node->post_hooks().empty() ||
-                  !node->retains_grad_hooks().empty());
 }
 
 at::Tensor in_product_precision(const at::Tensor& tensor) {

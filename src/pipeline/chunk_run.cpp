@@ -208,7 +208,7 @@ ChunkRun::Result ChunkRun::compute(StageModel& model, const ForwardPlan& plan, i
   const at::Tensor loss = run.run_forward(forward);
   run.checks_.require_same_way(plan);
   Result result;
-  if (is_last) result.loss = intercept::inner_of(loss);
+  if (is_last) result.loss = intercept::plain_of(intercept::inner_of(loss));
   if (is_last) return result;
   for (const CrossingValue& one : plan.crossing[static_cast<std::size_t>(stage)]) {
     const auto& captured = run.outputs_[one.value];
@@ -262,7 +262,8 @@ void ChunkRun::capture(OperatorCall& call, int stage) {
     if (!data || data->is_of_model() || data->is_of_parameters() || !data->is_here()) return {};
     const auto found = outputs_.find(data->value());
     if (found == outputs_.end()) return {};
-    at::Tensor inner = intercept::inner_of(tensor);
+    // Stages know nothing of how others cut values.
+    at::Tensor inner = intercept::plain_of(intercept::inner_of(tensor));
     if (found->second && (found->second->tensor.requires_grad() || !inner.requires_grad())) return {};
     const std::uint32_t version = inner.is_inference() ? 0 : static_cast<std::uint32_t>(inner._version());
     found->second = Captured{std::move(inner), version};
@@ -329,13 +330,18 @@ void ChunkRun::compute_here(OperatorCall& call, const Target& target) {
     return local;
   });
   const auto aliases_of = [&taken](const at::Tensor& result) -> c10::intrusive_ptr<Aliases> {
-    if (!result.has_storage()) return {};
+    const at::Tensor memory = intercept::innermost(result);
+    if (!memory.has_storage()) return {};
     for (const auto& [acting, local] : taken) {
-      if (local.has_storage() && local.is_alias_of(result)) return stage_data(acting)->shared_aliases();
+      const at::Tensor its = intercept::innermost(local);
+      if (its.has_storage() && its.is_alias_of(memory)) return stage_data(acting)->shared_aliases();
     }
     return {};
   };
-  if (!deferred_ || !run_deferring(call, deferred_)) call.run();
+  {
+    const intercept::UseReports uses(true);
+    if (!deferred_ || !run_deferring(call, deferred_)) call.run();
+  }
   for (const WrittenTensor& one : written) {
     const StageDataPtr data = stage_data(one.acting);
     if (data->is_of_model()) continue;

@@ -4,6 +4,7 @@
 #include <tessera/intercept/operator_call.h>
 #include <tessera/intercept/run_point.h>
 #include <tessera/intercept/split_product.h>
+#include <tessera/intercept/watch.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -95,6 +96,7 @@ class ChunkRun : public intercept::RunWithPoints {
   int stage_;
   std::uint64_t number_;
   OperatorChecks checks_;
+  intercept::UseReports no_uses_{false};  // most operators only ask for shapes; those that compute report
   ChunkRun* outer_;
   std::int64_t next_value_ = 0;
 

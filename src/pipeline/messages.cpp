@@ -160,6 +160,10 @@ std::vector<at::Tensor> Incoming::take() {
   return std::move(tensors_);
 }
 
+at::Tensor receive_value(Channels& channels, int from, const CrossingValue& value) {
+  return Incoming(channels, from, {value}, false).take().front();
+}
+
 at::Tensor receive_gradient(Channels& channels, int from, const CrossingValue& value) {
   const at::NoGradGuard no_grad;
   return Incoming(channels, from, {value}, true).take().front();

@@ -102,6 +102,8 @@ class Inbox {
   std::map<int, Peer> peers_;
 };
 
+/// One that was sent by send_values(), alone. Blocks: until it is there.
+at::Tensor receive_value(Channels& channels, int from, const CrossingValue& value);
 /// One that was sent by send_gradients(), alone. Blocks: until it is there.
 at::Tensor receive_gradient(Channels& channels, int from, const CrossingValue& value);
 

@@ -1,7 +1,10 @@
 #include <tessera/core/error.h>
+#include <tessera/intercept/acting_tensor.h>
 #include <tessera/intercept/deferred_init.h>
 #include <tessera/pipeline/pipeline.h>
 #include <tessera/schedule/check_schedule.h>
+#include <tessera/shard/global_slice.h>
+#include <tessera/shard/model_state.h>
 #include <tessera/shard/same_model.h>
 #include <tessera/shard/state_broadcast.h>
 
@@ -92,11 +95,19 @@ std::vector<std::string> lines_of(const torch::nn::Module& model, const Pipeline
   return lines;
 }
 
-void require_plain(const torch::nn::Module& model) {
-  if (shard::find_shared(model)) {
-    throw ConfigError("the model is shared by ranks already: a pipeline of such a model is not there yet");
+/// What cuts the layers of the model already; null: nothing.
+std::shared_ptr<shard::ModelState> inner_of(const torch::nn::Module& model) {
+  auto inner = shard::find_shared(model);
+  if (inner && !inner->cuts_layers()) {
+    throw ConfigError(
+        "the model is shared by ranks already: call pipeline() before distribute() and fully_shard(), which then share "
+        "the stages");
   }
-  shard::require_uncut(model, "a pipeline");
+  if (inner && std::dynamic_pointer_cast<pp::PipelineState>(inner)) {
+    throw ConfigError("the model is on the stages of a pipeline already: call pipeline() once for a model");
+  }
+  if (!inner) shard::require_uncut(model, "a pipeline");
+  return inner;
 }
 
 }  // namespace
@@ -134,8 +145,9 @@ Pipeline pipeline(const std::shared_ptr<torch::nn::Module>& model, const Ranks& 
   stages->rank = comm.rank();
   stages->world_rank = comm.world_rank();
   std::string fault;
+  std::shared_ptr<shard::ModelState> inner;
   try {
-    require_plain(*model);
+    inner = inner_of(*model);
     require_schedule(options, comm.size());
     stages->rank_of_stage = ranks_of_stages(options, comm.size());
     stages->tensors = pp::cut_into_stages(*model, options, stages->num_stages());
@@ -158,13 +170,18 @@ Pipeline pipeline(const std::shared_ptr<torch::nn::Module>& model, const Ranks& 
   const at::NoGradGuard no_grad;
   // One by one, so that no more than one tensor of a model without bytes is ever whole.
   for (std::size_t i = 0; i < stages->tensors.size(); ++i) {
-    const pp::StageTensor& one = stages->tensors[i];
+    pp::StageTensor& one = stages->tensors[i];
     const bool is_here = stages->is_here(one.stage) || one.is_buffer;
     if (is_here || options.init_sync()) materialize(one.tensor);
-    if (options.init_sync()) broadcast_all(comm, {one.tensor.detach()}, 0);
+    const bool is_part = intercept::holds_part(one.tensor);
+    one.held_sizes = intercept::held_sizes(one.tensor).vec();
+    one.held_strides = (is_part ? intercept::held_part(one.tensor) : one.tensor).strides().vec();
+    one.slice = global_slice(one.tensor);
+    if (options.init_sync()) broadcast_all(comm, {intercept::held_part(one.tensor)}, 0);
     if (!is_here) pp::send_away(*stages, i);
   }
-  auto state = std::make_shared<pp::PipelineState>(std::move(stages), comm, options);
+  auto state = std::make_shared<pp::PipelineState>(std::move(stages), inner, comm, options);
+  if (inner) inner->set_outer(state);
   shard::note_shared(state);
   return Pipeline(std::move(state));
 }

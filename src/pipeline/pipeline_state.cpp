@@ -1,7 +1,8 @@
 #include "pipeline/pipeline_state.h"
 
 #include <tessera/core/error.h>
-#include <tessera/intercept/split_product.h>
+#include <tessera/intercept/acting_tensor.h>
+#include <tessera/intercept/gradient_node.h>
 #include <tessera/shard/global_slice.h>
 #include <tessera/shard/named_tensors.h>
 #include <tessera/shard/state_broadcast.h>
@@ -14,6 +15,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -89,16 +92,32 @@ struct Agreement {
 
 }  // namespace
 
-PipelineState::PipelineState(std::shared_ptr<StageModel> model, Communicator comm, PipelineOptions options)
-    : model_(std::move(model)), options_(std::move(options)), channels_(std::move(comm)) {}
+PipelineState::PipelineState(std::shared_ptr<StageModel> model, std::shared_ptr<shard::ModelState> inner,
+                             Communicator comm, PipelineOptions options)
+    : model_(std::move(model)), inner_(std::move(inner)), options_(std::move(options)), channels_(std::move(comm)) {}
+
+std::vector<ModelAxis> PipelineState::axes() const {
+  std::vector<ModelAxis> axes{{channels_.comm(), true}};
+  if (inner_) std::ranges::copy(inner_->axes(), std::back_inserter(axes));
+  return axes;
+}
 
 std::vector<TrainedTensor> PipelineState::trained() const {
+  std::unordered_map<const c10::TensorImpl*, TrainedTensor> of_inner;
+  for (TrainedTensor& one : inner_ ? inner_->trained() : std::vector<TrainedTensor>()) {
+    of_inner.emplace(one.tensor.unsafeGetTensorImpl(), std::move(one));
+  }
   std::vector<TrainedTensor> found;
   for (const StageTensor& one : model_->tensors) {
     if (one.is_buffer) continue;
     const bool is_here = model_->is_here(one.stage);
     const Slice slice = is_here ? global_slice(one.tensor) : nothing_of(one.tensor);
     found.push_back({one.name, one.tensor, {{one.name, slice, {0, slice.num_elements()}}}, {}});
+    const auto known = of_inner.find(one.tensor.unsafeGetTensorImpl());
+    if (!is_here || known == of_inner.end()) continue;
+    for (const std::size_t axis : known->second.replicated_over) {  // the axis of stages comes first
+      found.back().replicated_over.push_back(axis + 1);
+    }
   }
   return found;
 }
@@ -117,24 +136,28 @@ std::vector<StateSlice> PipelineState::state_slices() const {
 }
 
 void PipelineState::require_not_held() const {
-  if (num_holds_ == 0) return;
-  throw ConfigError("a step of the pipeline is asked for while gather() holds its parameters whole" + model_->where());
-}
-
-void PipelineState::hold(const GatherOptions& /*options*/) {
-  if (num_holds_++ > 0) return;
-  const at::NoGradGuard no_grad;
-  for (const StageTensor& one : model_->tensors) {
-    const bool is_here = model_->is_here(one.stage);
-    at::Tensor whole = is_here || one.is_buffer ? one.tensor.detach()
-                                                : at::empty_strided(one.tensor.sizes(), one.tensor.strides(),
-                                                                    one.tensor.options().requires_grad(false));
-    broadcast_all(channels_.comm(), {whole}, model_->rank_of_stage[static_cast<std::size_t>(one.stage)]);
-    if (!is_here && !one.is_buffer) bring_back(one, whole);
+  if (num_holds_ > 0) {
+    throw ConfigError("a step of the pipeline is asked for while gather() holds its parameters whole" +
+                      model_->where());
   }
+  if (inner_) inner_->require_not_held();
 }
 
-void PipelineState::let_go(const GatherOptions& /*options*/) noexcept {
+void PipelineState::hold(const GatherOptions& options) {
+  if (num_holds_++ == 0) {
+    const at::NoGradGuard no_grad;
+    for (const StageTensor& one : model_->tensors) {
+      const bool is_here = model_->is_here(one.stage) || one.is_buffer;
+      const at::Tensor held = is_here ? intercept::held_part(one.tensor) : memory_for(one);
+      broadcast_all(channels_.comm(), {held}, model_->rank_of_stage[static_cast<std::size_t>(one.stage)]);
+      if (!is_here) bring_back(one, held);
+    }
+  }
+  if (inner_) inner_->hold(options);
+}
+
+void PipelineState::let_go(const GatherOptions& options) noexcept {
+  if (inner_) inner_->let_go(options);
   if (--num_holds_ > 0) return;
   for (std::size_t i = 0; i < model_->tensors.size(); ++i) {
     const StageTensor& one = model_->tensors[i];
@@ -260,7 +283,7 @@ void PipelineState::require_hooks_fit(const std::vector<const ForwardPlan*>& pla
   for (const ForwardPlan* const plan : plans) {
     for (const std::size_t place : plan->spread) {
       const StageTensor& one = model_->tensors[place];
-      if (!one.tensor.requires_grad() || !intercept::has_hooks(one.tensor)) continue;
+      if (!one.tensor.requires_grad() || !intercept::has_hooks_of_program(one.tensor)) continue;
       throw ConfigError(
           "there is a hook on " + one.name +
           ", of which several stages compute parts of the gradient: cut the model so that one stage uses it, or "
@@ -312,8 +335,19 @@ at::Tensor PipelineState::run(const PipelineBatch& batch, bool trains) {
   has_failed_ = true;
   std::vector<UnwrittenBatch> unwritten;
   for (int i = 0; i < batch.num_micro_batches; ++i) unwritten.emplace_back(batch.tensors(i));
-  StepRun step(*model_, channels_, list, batch, plans, trains, static_cast<std::size_t>(options_.receive_ahead()));
+  // Copies and shards of a stage average its gradients when its last micro-batch is through, once a step.
+  std::optional<PromisedGradients> promised;
+  const auto outer = outer_.lock();
+  if (outer && trains) promised.emplace(ParallelModel(outer));
+  StepRun step(*model_, channels_, list, batch, plans,
+               {.trains = trains,
+                .receive_ahead = static_cast<std::size_t>(options_.receive_ahead()),
+                .is_shared_further = outer != nullptr,
+                .on_complete = [&promised](const std::vector<at::Tensor>& parameters) {
+                  if (promised) promised->complete(parameters);
+                }});
   at::Tensor loss = step.run();
+  if (promised) promised->finish();
   has_failed_ = false;
   for (const UnwrittenBatch& one : unwritten) one.require(*model_);
   last_plan_ = *plans.front();

@@ -24,19 +24,27 @@ namespace tessera::pp {
 /// A model on the stages of a pipeline: what one rank has of it, and how it takes steps.
 class PipelineState : public shard::ModelState, public std::enable_shared_from_this<PipelineState> {
  public:
-  PipelineState(std::shared_ptr<StageModel> model, Communicator comm, PipelineOptions options);
+  /// `inner`: what cuts the layers; null: nothing.
+  PipelineState(std::shared_ptr<StageModel> model, std::shared_ptr<shard::ModelState> inner, Communicator comm,
+                PipelineOptions options);
 
   const std::shared_ptr<torch::nn::Module>& module() const override { return model_->module; }
-  std::vector<ModelAxis> axes() const override { return {{channels_.comm(), true}}; }
+  std::vector<ModelAxis> axes() const override;
   std::vector<TrainedTensor> trained() const override;
   std::vector<StateSlice> state_slices() const override;
+  void settle_gradients() override {
+    if (inner_) inner_->settle_gradients();
+  }
   void hold(const GatherOptions& options) override;
   bool is_held() const override { return num_holds_ > 0; }
   void require_not_held() const override;
-  void let_go(const GatherOptions& options) noexcept override;
-  std::string why_alone() const override {
-    return "a model on the stages of a pipeline: the two cannot be combined yet, so leave one of them out";
+  void before_part_write(std::function<void(const at::Tensor& part)> prepare) override {
+    if (inner_) inner_->before_part_write(std::move(prepare));
   }
+  void let_go(const GatherOptions& options) noexcept override;
+  bool cuts_layers() const override { return true; }
+  void set_outer(std::weak_ptr<ModelState> outer) override { outer_ = std::move(outer); }
+  std::shared_ptr<ModelState> outer() const override { return outer_.lock(); }
 
   /// Collective. The mean of the losses by their weights, the same on every rank.
   at::Tensor run(const PipelineBatch& batch, bool trains);
@@ -53,6 +61,8 @@ class PipelineState : public shard::ModelState, public std::enable_shared_from_t
              std::int64_t values);
 
   std::shared_ptr<StageModel> model_;
+  std::shared_ptr<ModelState> inner_;
+  std::weak_ptr<ModelState> outer_;  // copies or shards of the stages; null: none
   PipelineOptions options_;
   mutable Channels channels_;
   std::map<std::string, ForwardPlan> plans_;  // by the shapes of a micro-batch, and all else that a forward may ask for

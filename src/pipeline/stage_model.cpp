@@ -101,6 +101,10 @@ class StageKind : public intercept::ActingKind {
         "the parameter, or on a value of the model" +
         its.model().where());
   }
+  bool is_elsewhere(const intercept::ActingData& data) const override {
+    const auto& its = static_cast<const StageData&>(data);
+    return its.is_of_model() && !its.is_here();
+  }
   bool has_history(const intercept::ActingData& data) const override {
     return static_cast<const StageData&>(data).bytes() == Bytes::kComputed;
   }
@@ -151,7 +155,7 @@ ActingModel::ActingModel(StageModel& model) : model_(model) {
 ActingModel::~ActingModel() {
   if (--model_.num_acting > 0) return;
   for (const StageTensor& one : model_.tensors) {
-    if (!intercept::holds_part(one.tensor)) intercept::unmark_acting(one.tensor);
+    if (!intercept::is_elsewhere(one.tensor)) intercept::unmark_acting(one.tensor);
   }
 }
 
@@ -168,9 +172,20 @@ void send_away(const StageModel& model, std::size_t place) {
   if (!sizes.empty()) set_global_slice(one.tensor, Slice::whole(sizes).narrow(0, {0, 0}));
 }
 
-void bring_back(const StageTensor& one, const at::Tensor& whole) {
-  intercept::unmark_part(one.tensor, whole);
-  set_global_slice(one.tensor, Slice::whole(one.tensor.sizes().vec()));
+void bring_back(const StageTensor& one, const at::Tensor& held) {
+  intercept::unmark_part(one.tensor, held);
+  set_global_slice(one.tensor, one.slice);
+}
+
+at::Tensor memory_for(const StageTensor& one) {
+  return at::empty_strided(one.held_sizes, one.held_strides, one.tensor.options().requires_grad(false));
+}
+
+at::Tensor as_held(const StageTensor& one, const at::Tensor& held) {
+  // Its own mark is the pipeline's; below it is that of tensor parallelism.
+  const auto cut =
+      stage_data(one.tensor) ? intercept::acting_data_below(one.tensor) : intercept::acting_data(one.tensor);
+  return cut ? intercept::make_part(held, cut, one.tensor.sizes(), one.tensor.strides()) : held;
 }
 
 }  // namespace tessera::pp

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tessera/intercept/acting_tensor.h>
+#include <tessera/shard/slice.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -26,6 +27,10 @@ struct StageTensor {
   /// Of a buffer: operators of the forward write to it. Others are the same on every rank, and so is what is computed
   /// from them alone.
   bool is_written = false;
+  /// What the rank that has it holds of it, as a plain tensor: all, or the part that tensor parallelism has left.
+  std::vector<std::int64_t> held_sizes{};
+  std::vector<std::int64_t> held_strides{};
+  Slice slice{};            ///< of the whole tensor: those elements
   std::set<int> readers{};  ///< stages whose operators take it, or what is computed from it, as far as it is known
 };
 
@@ -132,7 +137,11 @@ class ActingModel {
 
 /// Takes the bytes of a tensor away that another rank has; reading it is refused from then on.
 void send_away(const StageModel& model, std::size_t place);
-/// The reverse.
-void bring_back(const StageTensor& tensor, const at::Tensor& whole);
+/// The reverse. `held`: what the rank holds that has it.
+void bring_back(const StageTensor& tensor, const at::Tensor& held);
+/// New memory for what the rank holds that has it.
+at::Tensor memory_for(const StageTensor& tensor);
+/// A tensor with these bytes that acts as the tensor itself does inside its stage: cut, if tensor parallelism cuts it.
+at::Tensor as_held(const StageTensor& tensor, const at::Tensor& held);
 
 }  // namespace tessera::pp

@@ -1,6 +1,7 @@
 #include "pipeline/step_run.h"
 
 #include <tessera/core/error.h>
+#include <tessera/intercept/acting_tensor.h>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -44,21 +45,21 @@ bool halves_backwards(const PipelineSchedule& schedule) {
 }  // namespace
 
 StepRun::StepRun(StageModel& model, Channels& channels, const PipelineSchedule& schedule, const PipelineBatch& batch,
-                 std::vector<const ForwardPlan*> plans, bool trains, std::size_t receive_ahead)
+                 std::vector<const ForwardPlan*> plans, Settings settings)
     : model_(model),
       channels_(channels),
       schedule_(schedule),
       batch_(batch),
       plans_(std::move(plans)),
-      trains_(trains),
-      halves_(trains && halves_backwards(schedule)),
+      settings_(std::move(settings)),
+      halves_(settings_.trains && halves_backwards(schedule)),
       sum_of_weights_(std::accumulate(batch.weights.begin(), batch.weights.end(), 0.0)),
       inbox_(
           channels, schedule,
           [this](const PipelineMessage& message) -> const std::vector<CrossingValue>& {
             return crossing(message.micro_batch, message.is_gradient ? message.from_stage - 1 : message.from_stage);
           },
-          receive_ahead),
+          settings_.receive_ahead),
       outbox_(channels),
       starts_(plans_.size() + 1) {}
 
@@ -74,14 +75,14 @@ double StepRun::share_of(int micro_batch) const {
 StepRun::~StepRun() { model_.shared.clear(); }
 
 at::Tensor StepRun::run() {
-  const at::AutoGradMode grad_mode(trains_);
+  const at::AutoGradMode grad_mode(settings_.trains);
   starts_.front() = RandomState::now(model_.device);
   fetch_shared();
   for (const PipelineOperation& operation : schedule_.operations[static_cast<std::size_t>(model_.rank)]) {
     execute(operation);
   }
   outbox_.wait();
-  if (trains_) return_shared();
+  if (settings_.trains) return_shared();
   restore_random_state(static_cast<int>(plans_.size()));
   return sum_of_losses();
 }
@@ -136,7 +137,7 @@ void StepRun::forward(int micro_batch, int stage) {
   Chunk& chunk = chunks_[place];
   std::vector<at::Tensor> received = std::move(values_[place]);
   values_.erase(place);
-  if (trains_ && stage > 0) {
+  if (settings_.trains && stage > 0) {
     const auto& values = crossing(micro_batch, stage - 1);
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (values[i].shape.requires_grad) received[i] = chunk.arrivals.enter(received[i]);
@@ -155,7 +156,7 @@ void StepRun::forward(int micro_batch, int stage) {
   }
   chunk.begins.push_back(edge_of(result.loss));
   chunk.loss = shape_of(result.loss);
-  if (!trains_) chunks_.erase(place);
+  if (!settings_.trains) chunks_.erase(place);
   const at::NoGradGuard no_grad;
   const at::Tensor share = result.loss.detach().reshape({}) * share_of(micro_batch);
   loss_ = loss_.defined() ? loss_ + share : share;
@@ -170,7 +171,7 @@ void StepRun::hand_over(int micro_batch, int stage) {
 
 /// Backward needs the history of what a stage has given, and not its bytes.
 void StepRun::release_outputs(const Place& place) {
-  if (trains_) {
+  if (settings_.trains) {
     chunks_.at(place).outputs.clear();
   } else {
     chunks_.erase(place);
@@ -216,9 +217,25 @@ void StepRun::backward(int micro_batch, int stage) {
 
 void StepRun::backward_weight(const Place& place) {
   const auto found = deferred_.find(place);
-  if (found == deferred_.end()) return;
-  found->second->run();
-  deferred_.erase(found);
+  if (found != deferred_.end()) {
+    found->second->run();
+    deferred_.erase(found);
+  }
+  if (++num_backwards_[place.second] == plans_.size()) note_complete(place.second);
+}
+
+void StepRun::note_complete(int stage) {
+  std::set<std::size_t> later;
+  for (const ForwardPlan* const one : plans_) {
+    later.insert(one->spread.begin(), one->spread.end());
+    for (const auto& entry : one->shared) later.insert(entry.first);
+  }
+  std::vector<at::Tensor> parameters;
+  for (std::size_t i = 0; i < model_.tensors.size(); ++i) {
+    const StageTensor& one = model_.tensors[i];
+    if (!one.is_buffer && one.stage == stage && !later.contains(i)) parameters.push_back(one.tensor);
+  }
+  settings_.on_complete(parameters);
 }
 
 void StepRun::hand_back(int micro_batch, int stage) {
@@ -241,29 +258,30 @@ void StepRun::fetch_shared() {
     const StageTensor& one = model_.tensors[place];
     const at::NoGradGuard no_grad;
     if (model_.is_here(one.stage)) {
-      const at::Tensor bytes = one.tensor.detach().contiguous();
-      for (const int rank : ranks) outbox_.send(rank, bytes.view({-1}));  // nothing, if there is nothing
+      const at::Tensor held = intercept::held_part(one.tensor);
+      // A shard is gathered by an operator that reads it.
+      const at::Tensor bytes = settings_.is_shared_further ? held.clone() : held;
+      for (const int rank : ranks) outbox_.send_values(rank, {value_of(one)}, {bytes});
     } else if (ranks.contains(model_.rank)) {
-      const auto options = one.tensor.options().requires_grad(false);
-      const at::Tensor bytes = at::empty(one.tensor.sizes(), options);
-      if (bytes.numel() > 0) {
-        channels_.receive(model_.rank_of_stage[static_cast<std::size_t>(one.stage)], bytes.view({-1})).wait();
-      }
-      at::Tensor copy = bytes;
-      if (copy.strides() != one.tensor.strides() && one.tensor.is_non_overlapping_and_dense()) {
-        copy = at::empty_strided(one.tensor.sizes(), one.tensor.strides(), options).copy_(bytes);
-      }
-      copy.set_requires_grad(one.tensor.requires_grad() && trains_);
+      const int owner = model_.rank_of_stage[static_cast<std::size_t>(one.stage)];
+      at::Tensor copy = as_held(one, receive_value(channels_, owner, value_of(one)));
+      copy.set_requires_grad(one.tensor.requires_grad() && settings_.trains);
       model_.shared.emplace(place, std::move(copy));
     }
   }
+}
+
+/// As a message carries what a rank holds of it.
+CrossingValue StepRun::value_of(const StageTensor& one) {
+  return {0, {one.held_sizes, one.held_strides, one.tensor.scalar_type(), one.tensor.device(), true}, one.name};
 }
 
 /// What came to the copy, and what a custom function gave to the parameter itself, which it was called with.
 at::Tensor StepRun::shared_gradient(std::size_t place) const {
   const at::NoGradGuard no_grad;
   at::Tensor& direct = at::Tensor(model_.tensors[place].tensor).mutable_grad();
-  const at::Tensor of_copy = model_.shared.at(place).grad();
+  const at::Tensor& copy = model_.shared.at(place);
+  const at::Tensor of_copy = intercept::gradient_part(copy, copy.grad());
   const at::Tensor sum = !direct.defined() ? of_copy : of_copy.defined() ? of_copy + direct : direct;
   direct = at::Tensor();
   return sum;
@@ -273,18 +291,14 @@ void StepRun::return_shared() {
   for (const auto& [place, ranks] : users_of_shared()) {
     const StageTensor& one = model_.tensors[place];
     if (!one.tensor.requires_grad()) continue;
-    const CrossingValue value{
-        0,
-        {one.tensor.sizes().vec(), one.tensor.strides().vec(), one.tensor.scalar_type(), one.tensor.device(), true},
-        one.name};
     if (model_.is_here(one.stage)) {
       for (const int rank : ranks) {
-        const at::Tensor gradient = receive_gradient(channels_, rank, value);
-        if (gradient.defined()) torch::autograd::backward({one.tensor}, {gradient});
+        const at::Tensor gradient = receive_gradient(channels_, rank, value_of(one));
+        if (gradient.defined()) torch::autograd::backward({one.tensor}, {as_held(one, gradient)});
       }
     } else if (ranks.contains(model_.rank)) {
       const int owner = model_.rank_of_stage[static_cast<std::size_t>(one.stage)];
-      outbox_.send_gradients(owner, {value}, {shared_gradient(place)});
+      outbox_.send_gradients(owner, {value_of(one)}, {shared_gradient(place)});
     }
   }
   outbox_.wait();

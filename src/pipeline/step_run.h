@@ -6,6 +6,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -21,8 +23,16 @@ namespace tessera::pp {
 /// Executes this rank's list of a schedule for one batch.
 class StepRun {
  public:
+  struct Settings {
+    bool trains;
+    std::size_t receive_ahead;
+    bool is_shared_further;  ///< parameters may lie in shards, along another axis
+    /// Called with the parameters of a stage of this rank whose gradients are all there. Not with those that other
+    /// stages use too: their gradients are complete when run() returns.
+    std::function<void(const std::vector<at::Tensor>& parameters)> on_complete;
+  };
   StepRun(StageModel& model, Channels& channels, const PipelineSchedule& schedule, const PipelineBatch& batch,
-          std::vector<const ForwardPlan*> plans, bool trains, std::size_t receive_ahead);
+          std::vector<const ForwardPlan*> plans, Settings settings);
 
   ~StepRun();
   StepRun(const StepRun&) = delete;
@@ -47,6 +57,7 @@ class StepRun {
   void backward(int micro_batch, int stage);
   void release_outputs(const Place& place);
   void backward_weight(const Place& place);
+  void note_complete(int stage);
   void hand_over(int micro_batch, int stage);
   void hand_back(int micro_batch, int stage);
   void restore_random_state(int micro_batch);
@@ -54,6 +65,7 @@ class StepRun {
   void fetch_shared();
   void return_shared();
   at::Tensor shared_gradient(std::size_t place) const;
+  static CrossingValue value_of(const StageTensor& one);
   at::Tensor sum_of_losses();
   double share_of(int micro_batch) const;
   const ForwardPlan& plan(int micro_batch) const { return *plans_[static_cast<std::size_t>(micro_batch)]; }
@@ -64,7 +76,7 @@ class StepRun {
   const PipelineSchedule& schedule_;
   const PipelineBatch& batch_;
   std::vector<const ForwardPlan*> plans_;
-  bool trains_;
+  Settings settings_;
   bool halves_ = false;  // some backwards compute the gradients of inputs alone
   double sum_of_weights_ = 0;
   Inbox inbox_;
@@ -76,6 +88,7 @@ class StepRun {
   std::map<Place, std::shared_ptr<intercept::DeferredGradients>> deferred_;
   std::vector<std::optional<RandomState>> starts_;  // of the micro-batches' forwards, and behind the last
   at::Tensor loss_;
+  std::map<int, std::size_t> num_backwards_;  // of each stage, of the micro-batches that are through
 };
 
 }  // namespace tessera::pp

@@ -122,10 +122,20 @@ NamedTensors trained_parameters_of(const torch::nn::Module& model) {
   for (const auto& entry : model.named_parameters()) {
     if (entry.value().requires_grad()) collector.add(entry.key(), entry.value());
   }
-  NamedTensors found = collector.take();
+  NamedTensors found = here(collector.take());
   if (found.tensors.empty()) {
     throw ConfigError("the model " + model.name() +
                       " has no parameter that requires a gradient: there is nothing to average");
+  }
+  return found;
+}
+
+NamedTensors here(NamedTensors tensors) {
+  NamedTensors found;
+  for (std::size_t i = 0; i < tensors.tensors.size(); ++i) {
+    if (intercept::is_elsewhere(tensors.tensors[i])) continue;
+    found.names.push_back(std::move(tensors.names[i]));
+    found.tensors.push_back(std::move(tensors.tensors[i]));
   }
   return found;
 }

@@ -51,13 +51,6 @@ std::shared_ptr<ModelState> find_shared(const torch::nn::Module& module) {
   return nullptr;
 }
 
-std::shared_ptr<ModelState> find_inner(const torch::nn::Module& module, const std::string& what) {
-  auto state = find_shared(module);
-  const std::string why = state ? state->why_alone() : "";
-  if (!why.empty()) throw ConfigError(what + " cannot take over " + why);
-  return state;
-}
-
 std::vector<TrainedTensor> whole_parameters(const torch::nn::Module& model, std::size_t num_axes) {
   std::vector<std::size_t> all_axes(num_axes);
   std::iota(all_axes.begin(), all_axes.end(), 0);
@@ -161,15 +154,21 @@ Whole::~Whole() { model_->let_go(options_); }
 ParallelModel::ParallelModel(const std::shared_ptr<torch::nn::Module>& model) : state_(state_of(model)) {}
 ParallelModel::ParallelModel(std::shared_ptr<shard::ModelState> state) : state_(std::move(state)) {}
 
+std::shared_ptr<shard::ModelState> ParallelModel::model_state() const {
+  auto state = state_;
+  while (auto outer = state->outer()) state = std::move(outer);
+  return state;
+}
+
 std::vector<at::Tensor> ParallelModel::parameters() const {
   std::vector<at::Tensor> tensors;
-  for (TrainedTensor& trained : state_->trained()) tensors.push_back(std::move(trained.tensor));
+  for (TrainedTensor& trained : model_state()->trained()) tensors.push_back(std::move(trained.tensor));
   return tensors;
 }
 
 std::vector<std::pair<std::string, at::Tensor>> ParallelModel::named_parameters() const {
   std::vector<std::pair<std::string, at::Tensor>> named;
-  for (TrainedTensor& trained : state_->trained()) {
+  for (TrainedTensor& trained : model_state()->trained()) {
     named.emplace_back(std::move(trained.name), std::move(trained.tensor));
   }
   return named;

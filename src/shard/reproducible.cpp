@@ -65,7 +65,7 @@ void refuse_cut_buffers(const torch::nn::Module& model) {
 void refuse_cut_models(const torch::nn::Module& model) {
   const NamedTensors state = state_of(model);
   for (std::size_t i = 0; i < state.tensors.size(); ++i) {
-    if (!intercept::holds_part(state.tensors[i])) continue;
+    if (!intercept::holds_part(state.tensors[i]) || intercept::is_elsewhere(state.tensors[i])) continue;
     throw ConfigError(state.names[i] +
                       " is cut by tensor parallelism, which this way of training cannot be combined with: use "
                       "distribute() or fully_shard(), without reproducible(true)");

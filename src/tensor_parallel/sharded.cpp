@@ -41,6 +41,7 @@ class CutKind : public intercept::ActingKind {
     }
   }
 
+  at::Tensor plain(const at::Tensor& wrapper) const override { return whole_of(wrapper); }
   at::Tensor inner_gradient(const at::Tensor& gradient, const ActingData& data) const override {
     const auto& cut = static_cast<const CutData&>(data);
     const Operand operand = read(gradient);

@@ -1,6 +1,7 @@
 #include <tessera/core/error.h>
 #include <tessera/intercept/acting_tensor.h>
 #include <tessera/intercept/deferred_init.h>
+#include <tessera/intercept/gradient_node.h>
 #include <tessera/intercept/kept_error.h>
 #include <tessera/shard/global_slice.h>
 #include <tessera/shard/hollow_storage.h>
@@ -187,6 +188,9 @@ class TensorParallelState : public shard::ModelState {
   TensorAxis& axis() { return *axis_; }
 
   const std::shared_ptr<torch::nn::Module>& module() const override { return module_; }
+  bool cuts_layers() const override { return true; }
+  void set_outer(std::weak_ptr<ModelState> outer) override { outer_ = std::move(outer); }
+  std::shared_ptr<ModelState> outer() const override { return outer_.lock(); }
   std::vector<ModelAxis> axes() const override { return {{axis_->comm(), true}}; }
 
   std::vector<TrainedTensor> trained() const override {
@@ -247,7 +251,7 @@ class TensorParallelState : public shard::ModelState {
       // Also of one that is frozen: it may be trained later, and only a tensor that requires a gradient takes a hook.
       const bool is_trained = parameter.requires_grad();
       parameter.set_requires_grad(true);
-      parameter.register_hook([fit = GradientFit(parameter), axis = axis_](const at::Tensor& gradient) {
+      intercept::register_own_hook(parameter, [fit = GradientFit(parameter), axis = axis_](const at::Tensor& gradient) {
         axis->require_none_held("a backward pass reaches a parameter");
         return fit(gradient);
       });
@@ -313,6 +317,7 @@ class TensorParallelState : public shard::ModelState {
 
   std::shared_ptr<torch::nn::Module> module_;
   std::shared_ptr<TensorAxis> axis_;
+  std::weak_ptr<ModelState> outer_;
   std::unordered_map<const c10::TensorImpl*, Held> held_;
   std::function<void(const at::Tensor& part)> prepare_;
   mutable intercept::KeptError kept_error_;  // of let_go(): for the next call

@@ -1,8 +1,12 @@
 #include "pipeline/training.h"
 
+#include <tessera/data_parallel/distribute.h>
+#include <tessera/fsdp/fully_shard.h>
+#include <tessera/mesh/device_mesh.h>
 #include <tessera/optim/adamw.h>
 #include <tessera/optim/autocast.h>
 #include <tessera/optim/clip_grad_norm.h>
+#include <tessera/tensor_parallel/tensor_parallel.h>
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -18,6 +22,8 @@
 #include <vector>
 
 #include "support/require.h"
+#include "support/whole_copy.h"
+#include "tensor_parallel/plans.h"
 
 namespace tessera::testing {
 namespace {
@@ -25,11 +31,11 @@ namespace {
 constexpr double kEpsilon = 1e-6;
 constexpr double kMaxNorm = 1e6;  // nothing is clipped: the norm itself is compared
 
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const PipelineCase& training, const ParityModel& model) {
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const PipelineCase& training, std::vector<at::Tensor> of) {
   if (training.uses_adamw) {
-    return std::make_unique<optim::AdamW>(model.parameters(), torch::optim::AdamWOptions(1e-2).eps(kEpsilon));
+    return std::make_unique<optim::AdamW>(std::move(of), torch::optim::AdamWOptions(1e-2).eps(kEpsilon));
   }
-  return std::make_unique<torch::optim::SGD>(model.parameters(), torch::optim::SGDOptions(5e-2).momentum(0.9));
+  return std::make_unique<torch::optim::SGD>(std::move(of), torch::optim::SGDOptions(5e-2).momentum(0.9));
 }
 
 std::shared_ptr<ParityModel> make_model(const PipelineCase& training) {
@@ -52,10 +58,11 @@ at::Tensor loss_of(const PipelineCase& training, ParityModel& model, int step, i
 
 using Step = std::function<std::pair<at::Tensor, double>(int step)>;  // its loss, and the norm of its gradients
 
-Values train(const PipelineCase& training, ParityModel& model, const Step& run_step) {
+Values train(const PipelineCase& training, ParityModel& model, std::vector<at::Tensor> parameters,
+             const Step& run_step) {
   torch::manual_seed(3);
   Values values;
-  const auto optimizer = make_optimizer(training, model);
+  const auto optimizer = make_optimizer(training, std::move(parameters));
   for (int step = 0; step < training.num_steps; ++step) {
     optimizer->zero_grad();
     const auto [loss, norm] = run_step(step);
@@ -65,7 +72,8 @@ Values train(const PipelineCase& training, ParityModel& model, const Step& run_s
       values["norm" + at_step] = torch::tensor(norm, torch::kDouble);
       for (const auto& item : model.named_parameters()) {
         const at::Tensor& gradient = item.value().grad();
-        if (gradient.defined()) values["gradient of " + item.key() + at_step] = gradient.clone();
+        if (gradient.defined() && training.sharding == "ddp")
+          values["gradient of " + item.key() + at_step] = whole_copy(gradient);
       }
     }
     optimizer->step();
@@ -78,7 +86,7 @@ Values train(const PipelineCase& training, ParityModel& model, const Step& run_s
 Values train_alone(const PipelineCase& training) {
   const auto model = make_model(training);
   const int num_micro_batches = training.num_micro_batches;
-  Values values = train(training, *model, [&](int step) {
+  Values values = train(training, *model, model->parameters(), [&](int step) {
     at::Tensor sum;
     for (int i = 0; i < num_micro_batches; ++i) {
       const at::Tensor loss = loss_of(training, *model, step, i) / num_micro_batches;
@@ -92,24 +100,60 @@ Values train_alone(const PipelineCase& training) {
   return values;
 }
 
-Values train_in_stages(const PipelineCase& training, const Ranks& ranks) {
-  const auto model = make_model(training);
-  const Pipeline pipe =
-      pipeline(model, ranks, PipelineOptions().schedule(training.schedule).num_chunks(training.num_chunks));
-  std::vector<int> micros(static_cast<std::size_t>(training.num_micro_batches));
-  std::iota(micros.begin(), micros.end(), 0);
-  Values values = train(training, *model, [&](int step) {
+namespace {
+
+/// `first`: of the micro-batches that this rank has.
+Values train_by(const PipelineCase& training, ParityModel& model, const Pipeline& pipe, int first) {
+  return train(training, model, pipe.parameters(), [&](int step) {
     PipelineBatch batch;
-    batch.num_micro_batches = training.num_micro_batches;
-    batch.loss = [&](int i) { return loss_of(training, *model, step, i); };
-    batch.tensors = [&](int i) { return std::vector{model->input(step, i)}; };
-    batch.weights.assign(micros.size(), 1);
+    batch.num_micro_batches = training.num_micro_batches / training.dp;
+    batch.loss = [&, step](int i) { return loss_of(training, model, step, first + i); };
+    batch.tensors = [&, step](int i) { return std::vector{model.input(step, first + i)}; };
+    batch.weights.assign(static_cast<std::size_t>(batch.num_micro_batches), 1);
     const at::Tensor loss = pipe.run(batch, true);
     return std::pair(loss, clip_grad_norm(pipe, kMaxNorm));
   });
+}
+
+PipelineOptions options_of(const PipelineCase& training) {
+  return PipelineOptions().schedule(training.schedule).num_chunks(training.num_chunks);
+}
+
+}  // namespace
+
+Values train_in_stages(const PipelineCase& training, const Ranks& ranks) {
+  const auto model = make_model(training);
+  const Pipeline pipe = pipeline(model, ranks, options_of(training));
+  Values values = train_by(training, *model, pipe, 0);
   for (const StateSlice& one : pipe.state_slices()) {
     if (one.slice.is_whole()) values[one.name] = one.values.clone();
   }
+  return values;
+}
+
+Values train_in_layout(const PipelineCase& training, const World& world) {
+  const DeviceMesh mesh(world,
+                        {{"dp", training.dp}, {"tp", training.tp}, {"pp", world.size() / training.dp / training.tp}});
+  const auto model = make_model(training);
+  std::optional<TensorParallelModel> cut;
+  if (training.tp > 1) cut = tensor_parallel(model, mesh["tp"], plan_for(training.model));
+  const Pipeline pipe = pipeline(model, mesh["pp"], options_of(training));
+  std::optional<ParallelModel> shared;
+  if (training.sharding == "ddp") {
+    shared = distribute(model, mesh["dp"]);
+  } else {
+    FsdpOptions options;
+    FsdpOptions::fields().set_text(options, "strategy", training.sharding);
+    shared = fully_shard(model, mesh["dp"], options.min_num_params(40).auto_wrap(wrap_by_size(200)));
+  }
+  Values values = train_by(training, *model, pipe, mesh["dp"].comm().rank() * training.num_micro_batches / training.dp);
+  for (auto& [name, value] : values) {  // each rank's loss is the mean of its own micro-batches
+    if (!name.starts_with("loss")) continue;
+    mesh["dp"].comm().all_reduce(value);
+    value /= training.dp;
+  }
+  const auto whole = pipe.gather();
+  for (const auto& item : model->named_parameters()) values[item.key()] = whole_copy(item.value());
   return values;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tessera/comm/world.h>
 #include <tessera/mesh/ranks.h>
 #include <tessera/pipeline/pipeline.h>
 
@@ -21,6 +22,9 @@ struct PipelineCase {
   torch::Dtype dtype = torch::kDouble;
   bool uses_autocast = false;  ///< to bfloat16
   int num_steps = 10;
+  int dp = 1;
+  int tp = 1;                    ///< with the plan of the tests of tensor parallelism
+  std::string sharding = "ddp";  ///< along "dp": or a strategy of fully_shard()
 };
 
 /// By name: losses, gradients of parameters, and the parameters and buffers at the end.
@@ -30,6 +34,9 @@ using Values = std::map<std::string, at::Tensor>;
 Values train_alone(const PipelineCase& training);
 /// The same on the ranks of an axis: what this rank has. Collective.
 Values train_in_stages(const PipelineCase& training, const Ranks& ranks);
+/// The same on the axes "dp", "tp" and "pp", the last one with all ranks that are left. Each rank of "dp" has the
+/// micro-batches that follow those of the one before it. Collective.
+Values train_in_layout(const PipelineCase& training, const World& world);
 
 /// Relative to a tensor's largest value, of those that were found, and of which tensor.
 std::pair<double, std::string> largest_difference(const Values& found, const Values& expected);

@@ -19,6 +19,7 @@
 #include "parity/models.h"
 #include "support/require.h"
 #include "support/temporary_folder.h"
+#include "tensor_parallel/plans.h"
 #include "tensor_parallel/training.h"
 
 namespace tessera::testing {

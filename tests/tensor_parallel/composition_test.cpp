@@ -20,6 +20,7 @@
 
 #include "parity/models.h"
 #include "support/require.h"
+#include "tensor_parallel/plans.h"
 #include "tensor_parallel/training.h"
 
 namespace tessera::testing {

@@ -26,9 +26,6 @@ struct TensorCase {
 /// steps before.
 using Values = std::map<std::string, at::Tensor>;
 
-/// The plan that cuts this model.
-TensorPlan plan_for(const std::string& model);
-
 Values train_alone(const TensorCase& training);
 /// The same on the ranks of an axis. Collective.
 Values train_cut(const TensorCase& training, const Ranks& ranks);

@@ -94,8 +94,12 @@ class ModelState {
   virtual void before_part_write(std::function<void(const at::Tensor& part)> prepare) {
     static_cast<void>(std::move(prepare));
   }
-  /// What it is, if it cannot be shared along another axis too; else empty.
-  virtual std::string why_alone() const { return ""; }
+  /// Who shares the model along another axis too, over this one: handles of this state mean the model as that shares
+  /// it. Null: nobody.
+  virtual void set_outer(std::weak_ptr<ModelState> outer) { static_cast<void>(std::move(outer)); }
+  virtual std::shared_ptr<ModelState> outer() const { return nullptr; }
+  /// Whether it cuts layers, so that others may share the model over it: stages, copies, shards.
+  virtual bool cuts_layers() const { return false; }
   /// Ends hold() of the same options. Requires: hold() did not throw.
   virtual void let_go(const GatherOptions& options) noexcept { static_cast<void>(options); }
 };
@@ -105,9 +109,6 @@ class ModelState {
 void note_shared(const std::shared_ptr<ModelState>& state);
 /// The state that was noted for this module; null when the module is not shared. Does not find submodules.
 std::shared_ptr<ModelState> find_shared(const torch::nn::Module& module);
-
-/// The same, for who is about to share it along another axis: `what` is the call. Throws ConfigError if that cannot be.
-std::shared_ptr<ModelState> find_inner(const torch::nn::Module& module, const std::string& what);
 
 /// The parameters of a model that this rank holds in one piece, each once, the same along all of `num_axes` axes.
 std::vector<TrainedTensor> whole_parameters(const torch::nn::Module& model, std::size_t num_axes);

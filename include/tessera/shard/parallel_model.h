@@ -96,24 +96,24 @@ class ParallelModel {
   const torch::nn::Module& module() const { return *state_->module(); }
   /// The ranks that share it, along each axis; none for a plain module. The same on all these ranks.
   /// Throws ConfigError if these ranks together hold only a part of the model.
-  std::vector<ModelAxis> axes() const { return state_->axes(); }
+  std::vector<ModelAxis> axes() const { return model_state()->axes(); }
 
   /// The tensors that an optimizer may be given, each once: parameters of the model, or this rank's parts of them,
   /// including those that require no gradient at present. On every rank the same names in the same order.
-  std::vector<TrainedTensor> trained() const { return state_->trained(); }
+  std::vector<TrainedTensor> trained() const { return model_state()->trained(); }
   /// The tensors of those: what to build an optimizer on.
   std::vector<at::Tensor> parameters() const;
   std::vector<std::pair<std::string, at::Tensor>> named_parameters() const;
 
   /// What this rank holds of each parameter and buffer, in the same order on every rank; some slices may be empty.
   /// Shares memory with the model. Throws ConfigError inside a gather() that writes.
-  std::vector<StateSlice> state_slices() const { return state_->state_slices(); }
+  std::vector<StateSlice> state_slices() const { return model_state()->state_slices(); }
   /// Call it before these slices are written to by pointer, as when files are read into them; operators that write need
   /// no such call. Releases gathered parameters. Throws ConfigError when a `gather()` lives. Blocks: until no rank
   /// reads the memory that will change. Requires: between a backward and the next forward.
-  void before_write() const { state_->before_write(); }
+  void before_write() const { model_state()->before_write(); }
   /// Call it when all is written.
-  void after_write() const { state_->after_write(); }
+  void after_write() const { model_state()->after_write(); }
 
   /// `{ const auto guard = model.no_sync(); net->forward(x).backward(); }`: for all micro-batches of a step but the
   /// last.
@@ -122,14 +122,15 @@ class ParallelModel {
   /// with `static_graph` and inside `join()`.
   PromisedGradients promise_gradients() const { return PromisedGradients(*this); }
   /// Every rank takes rank 0's buffers. Call it before evaluating or saving on a rank other than 0. Collective.
-  void sync_buffers() const { state_->sync_buffers(); }
+  void sync_buffers() const { model_state()->sync_buffers(); }
   /// Parameters are whole as long as the object lives, for one rank that evaluates or exports alone, and for code that
   /// reads them by pointer. Values that operators write to them are kept, as outside of gather(). Writing by pointer
   /// needs `write_back`; without it, the next call that uses the model throws. While the object lives, no optimizer may
   /// step. Collective, both where it is made and where it ends.
   Whole gather(const GatherOptions& options = {}) const { return Whole(*this, options); }
 
-  const std::shared_ptr<shard::ModelState>& model_state() const { return state_; }
+  /// As the model is shared now: along other axes too, if that was asked for after this handle was made.
+  std::shared_ptr<shard::ModelState> model_state() const;
 
  private:
   std::shared_ptr<shard::ModelState> state_;

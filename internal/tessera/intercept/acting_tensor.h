@@ -18,8 +18,9 @@ using ActingDataPtr = c10::intrusive_ptr<ActingData>;
 ///
 /// There are two forms. A wrapper (`make_acting`) stands for another tensor: it has sizes of its own and no bytes. A
 /// marked tensor (`mark_acting`) is a parameter that stays what it is, with its bytes, its place in autograd and all
-/// handles to it. It may hold only a part (`mark_part`): it then has the sizes of the whole, and a tensor of its own
-/// for the bytes. Which dispatch key this takes, and what it means for the rest of LibTorch: docs/decisions/0018.
+/// handles to it. Several kinds may mark it, one over another. It may hold only a part (`mark_part`): it then has the
+/// sizes of the whole, and a tensor of its own for the bytes. Which dispatch key this takes, and what it means for the
+/// rest of LibTorch: docs/decisions/0018.
 ///
 /// A kind of tensors that act. Lives as long as the process.
 class ActingKind {
@@ -44,6 +45,14 @@ class ActingKind {
   }
   /// Whether wrappers never pass for contiguous, so that contiguous() is an operator, whatever memory a tensor has.
   virtual bool hides_contiguity() const { return false; }
+  /// A wrapper of this kind as a tensor that does not act, with its history. May communicate. Called by kinds of
+  /// greater levels. Throws InternalError where there is no such tensor.
+  virtual at::Tensor plain(const at::Tensor& wrapper) const;
+  /// Whether this process has nothing of a tensor that was marked with `data`: all of it is on another one.
+  virtual bool is_elsewhere(const ActingData& data) const {
+    static_cast<void>(data);
+    return false;
+  }
   /// Throws ConfigError when the program may put no hook on such a wrapper.
   virtual void require_hookable(const ActingData& data) const { static_cast<void>(data); }
 };
@@ -61,8 +70,9 @@ class ActingData : public c10::intrusive_ptr_target {
 /// A wrapper of `inner` with these sizes and strides. Differentiable: gradients of the wrapper become those of `inner`.
 at::Tensor make_acting(at::Tensor inner, ActingDataPtr data, at::IntArrayRef sizes, at::IntArrayRef strides);
 
-/// Makes this very tensor act. Every handle to it sees that; so do its `detach()` and copies of its metadata.
-/// Requires: it does not act yet.
+/// Makes this very tensor act. Every handle to it sees that; so do its `detach()` and copies of its metadata. If
+/// another kind has marked it before, this one is asked first, and computes with a tensor that is marked as it was.
+/// Requires: no wrapper.
 void mark_acting(const at::Tensor& tensor, ActingDataPtr data);
 /// The same for a tensor that is to hold a part only: `part` has its bytes from now on, and these are its sizes and
 /// strides. Reading its memory throws. Its gradients are marked in the same way.
@@ -70,9 +80,10 @@ void mark_part(const at::Tensor& tensor, at::Tensor part, ActingDataPtr data, at
                at::IntArrayRef strides);
 /// A new tensor that is marked so.
 at::Tensor make_part(at::Tensor part, ActingDataPtr data, at::IntArrayRef sizes, at::IntArrayRef strides);
-/// A marked tensor is an ordinary one again. Requires: it holds all of itself.
+/// Takes the mark away that came last. Requires: that mark is none of a part.
 void unmark_acting(const at::Tensor& tensor);
-/// The same for one that holds a part: `whole` has its bytes from now on.
+/// The same for one that holds a part: `whole` has its bytes from now on. If another kind had marked it before as a
+/// part, `whole` is that part.
 void unmark_part(const at::Tensor& tensor, const at::Tensor& whole);
 /// The tensor with the bytes: what a wrapper holds, the part of a tensor that was marked so, any other tensor itself.
 /// Without a history.
@@ -89,12 +100,21 @@ void set_gradient_part(const at::Tensor& tensor, at::Tensor part);
 
 /// Null for a tensor that does not act.
 ActingDataPtr acting_data(const at::Tensor& tensor);
+/// Of the kind that had marked it before the outermost one did; null: there was none.
+ActingDataPtr acting_data_below(const at::Tensor& tensor);
 /// The same, if it is of this kind.
 ActingDataPtr acting_data(const at::Tensor& tensor, const ActingKind& kind);
 bool is_wrapper(const at::Tensor& tensor);
+/// Whether its kind says that all of it is on another process. A module lists such parameters too.
+bool is_elsewhere(const at::Tensor& tensor);
 /// Whether it is a wrapper that was made a leaf, or that a custom function gave.
 bool has_own_history(const at::Tensor& tensor);
 
+/// The tensor with the memory that a tensor stands for, through all kinds: without an operator. Undefined: there is
+/// none, or it is not known.
+at::Tensor innermost(const at::Tensor& tensor);
+/// `tensor`, or what its kind says it is as a tensor that does not act: ActingKind::plain().
+at::Tensor plain_of(const at::Tensor& tensor);
 /// The tensor to compute with: what a wrapper holds, or an alias of a marked tensor that does not act. Gradients of the
 /// result reach the acting tensor, whatever has become of it since (made a leaf, returned by a custom function).
 at::Tensor inner_of(const at::Tensor& acting);

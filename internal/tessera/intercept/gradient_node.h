@@ -41,6 +41,11 @@ class GradientNode {
   std::unique_ptr<Node> node_;
 };
 
+/// As `parameter.register_hook()`, for a hook of this library: one to which gradients may come in any number of parts.
+void register_own_hook(const at::Tensor& parameter, std::function<at::Tensor(const at::Tensor& gradient)> hook);
+/// Whether the program has put hooks on a parameter, or on the node that accumulates its gradient.
+bool has_hooks_of_program(const at::Tensor& parameter);
+
 /// Whether graphs other than that of this thread's backward pass lead to one of these nodes: graphs of forwards whose
 /// backward is still to come, or of tensors that are still held. `num_others[i]` counts the users of node i that are no
 /// graphs.

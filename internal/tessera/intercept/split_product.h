@@ -45,8 +45,6 @@ void connect_deferred_product(at::Tensor& result, const at::Tensor& input, const
 /// Whether a tensor is a parameter without hooks, or one turned around or in another precision: gradients may reach it
 /// at any time, and in several parts. Others share a graph with what computed them, which a pass frees.
 bool leads_to_a_parameter_alone(const at::Tensor& tensor);
-/// Whether the program has put hooks on a parameter, or on the node that accumulates its gradient.
-bool has_hooks(const at::Tensor& parameter);
 
 /// In the precision that autocast uses for products; the tensor itself without autocast.
 at::Tensor in_product_precision(const at::Tensor& tensor);

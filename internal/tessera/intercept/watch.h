@@ -101,4 +101,17 @@ class Watch {
   std::shared_ptr<Entry> entry_;
 };
 
+/// As long as one lives, uses of watched tensors on this thread are not reported, or are again: operators that only ask
+/// for shapes take parameters and read nothing of them.
+class UseReports {
+ public:
+  explicit UseReports(bool are_on);
+  ~UseReports();
+  UseReports(const UseReports&) = delete;
+  UseReports& operator=(const UseReports&) = delete;
+
+ private:
+  bool before_;
+};
+
 }  // namespace tessera::intercept

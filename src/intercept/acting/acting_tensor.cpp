@@ -43,6 +43,18 @@ struct Members : c10::TensorImpl {
   static auto refuse_access_member() { return &Members::set_storage_access_should_throw; }
 };
 
+/// Note [Marks of several kinds]
+/// A tensor may be marked by one kind over another: a pipeline marks what tensor parallelism has cut. The outer mark
+/// holds the one before it. Operators are the outer kind's, and what it computes with is a tensor with the marks below.
+/// The part, if there is one, is of the outermost mark that has one.
+ActingMark* mark_below(const ActingMark& mark) { return dynamic_cast<ActingMark*>(mark.before.get()); }
+
+const ActingMark* mark_with_part(const at::Tensor& tensor) {
+  const ActingMark* mark = acts(tensor) ? mark_of(*tensor.unsafeGetTensorImpl()) : nullptr;
+  while (mark && !mark->part.defined()) mark = mark_below(*mark);
+  return mark;
+}
+
 void set_mark(c10::TensorImpl& impl, ActingDataPtr data, at::Tensor part) {
   auto before = impl.get_backend_meta_intrusive_ptr();
   impl.set_backend_meta(c10::make_intrusive<ActingMark>(std::move(data), std::move(part), std::move(before)));
@@ -107,9 +119,25 @@ void install() {
   EngineFront::install();
 }
 
-/// An ordinary tensor with the same bytes and version counter.
+void lead_to_marked(at::Tensor& alias, const at::Tensor& marked) {
+  if (!marked.requires_grad() || !at::GradMode::is_enabled()) return;
+  torch::autograd::create_gradient_edge(alias, c10::make_intrusive<ToMarked>(marked));
+}
+
+/// A tensor with the marks below the outermost one, of the same bytes.
+at::Tensor without_outer_mark(const at::Tensor& marked, const ActingMark& mark) {
+  c10::TensorImpl* const impl = marked.unsafeGetTensorImpl();
+  // Shares the bytes, the version counter and the metadata, and so the marks.
+  at::Tensor alias(impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/false));
+  alias.unsafeGetTensorImpl()->set_backend_meta(mark.before);
+  lead_to_marked(alias, marked);
+  return alias;
+}
+
+/// A tensor that is as if it were not marked by the outermost kind, with the same bytes and version counter.
 at::Tensor alias_of(const at::Tensor& marked) {
   const ActingMark& mark = *mark_of(*marked.unsafeGetTensorImpl());
+  if (!mark.part.defined() && mark_below(mark)) return without_outer_mark(marked, mark);
   const at::Tensor& bytes = mark.part.defined() ? mark.part : marked;
   at::Tensor alias = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(bytes.storage()),
                                                               marked.key_set().remove(kActingKey), marked.dtype());
@@ -255,15 +283,17 @@ at::Tensor make_acting(at::Tensor inner, ActingDataPtr data, at::IntArrayRef siz
 
 void mark_acting(const at::Tensor& tensor, ActingDataPtr data) {
   install();
-  if (acts(tensor)) throw InternalError("a tensor that acts already is to be marked");
+  if (is_wrapper(tensor)) throw InternalError("a tensor that stands for another one is to be marked");
   set_mark(*tensor.unsafeGetTensorImpl(), std::move(data), {});
 }
 
 void mark_part(const at::Tensor& tensor, at::Tensor part, ActingDataPtr data, at::IntArrayRef sizes,
                at::IntArrayRef strides) {
   install();
-  if (acts(tensor)) throw InternalError("a tensor that acts already is to be marked as a part");
+  if (is_wrapper(tensor)) throw InternalError("a tensor that stands for another one is to be marked as a part");
   c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  // What another kind had as its part is no more.
+  if (ActingMark* const below = acts(tensor) ? mark_of(impl) : nullptr) below->part = at::Tensor();
   impl.set_sizes_and_strides(sizes, strides, 0);
   (impl.*Members::storage_member()) = c10::Storage();
   (impl.*Members::refuse_access_member())();
@@ -280,20 +310,17 @@ at::Tensor make_part(at::Tensor part, ActingDataPtr data, at::IntArrayRef sizes,
 
 at::Tensor held_part(const at::Tensor& tensor) {
   if (const Wrapper* const wrapper = Wrapper::of(tensor)) return wrapper->inner().detach();
-  const ActingMark* const mark = acts(tensor) ? mark_of(*tensor.unsafeGetTensorImpl()) : nullptr;
-  return mark && mark->part.defined() ? mark->part : tensor.detach();
+  const ActingMark* const mark = mark_with_part(tensor);
+  return mark ? mark->part : tensor.detach();
 }
 
 at::IntArrayRef held_sizes(const at::Tensor& tensor) {
   if (const Wrapper* const wrapper = Wrapper::of(tensor)) return wrapper->inner().sizes();
-  const ActingMark* const mark = acts(tensor) ? mark_of(*tensor.unsafeGetTensorImpl()) : nullptr;
-  return mark && mark->part.defined() ? mark->part.sizes() : tensor.sizes();
+  const ActingMark* const mark = mark_with_part(tensor);
+  return mark ? mark->part.sizes() : tensor.sizes();
 }
 
-bool holds_part(const at::Tensor& tensor) {
-  const ActingMark* const mark = acts(tensor) ? mark_of(*tensor.unsafeGetTensorImpl()) : nullptr;
-  return mark && mark->part.defined();
-}
+bool holds_part(const at::Tensor& tensor) { return mark_with_part(tensor) != nullptr; }
 
 at::Tensor gradient_part(const at::Tensor& tensor, const at::Tensor& gradient) {
   if (!gradient.defined() || !holds_part(tensor)) return gradient;
@@ -313,9 +340,10 @@ void unmark_acting(const at::Tensor& tensor) {
   ActingMark* const mark = acts(tensor) ? mark_of(*impl) : nullptr;
   if (!mark) return;
   if (mark->part.defined()) throw InternalError("a tensor that holds a part is to be an ordinary one");
+  const bool acts_still = mark_below(*mark) != nullptr;
   auto before = mark->before;  // setting it drops the mark
   impl->set_backend_meta(std::move(before));
-  (impl->*Members::keys_member()) = impl->key_set().remove(kActingKey);
+  if (!acts_still) (impl->*Members::keys_member()) = impl->key_set().remove(kActingKey);
 }
 
 void unmark_part(const at::Tensor& tensor, const at::Tensor& whole) {
@@ -323,6 +351,10 @@ void unmark_part(const at::Tensor& tensor, const at::Tensor& whole) {
   c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
   auto before = mark_of(*impl)->before;  // setting it drops the mark
   impl->set_backend_meta(before);
+  if (ActingMark* const below = dynamic_cast<ActingMark*>(before.get())) {
+    below->part = whole;
+    return;
+  }
   (impl->*Members::keys_member()) = impl->key_set().remove(kActingKey);
   at::Tensor(tensor).set_data(whole);
   impl->set_backend_meta(std::move(before));
@@ -336,12 +368,39 @@ ActingDataPtr acting_data(const at::Tensor& tensor) {
   return wrapper->data();
 }
 
+ActingDataPtr acting_data_below(const at::Tensor& tensor) {
+  const ActingMark* const mark = acts(tensor) ? mark_of(*tensor.unsafeGetTensorImpl()) : nullptr;
+  const ActingMark* const below = mark ? mark_below(*mark) : nullptr;
+  return below ? below->data : ActingDataPtr();
+}
+
+at::Tensor innermost(const at::Tensor& tensor) {
+  at::Tensor found = tensor;
+  while (const Wrapper* const wrapper = Wrapper::of(found)) found = wrapper->inner();
+  if (const ActingMark* const mark = mark_with_part(found)) return mark->part;
+  return found;
+}
+
+at::Tensor ActingKind::plain(const at::Tensor& /*wrapper*/) const {
+  throw InternalError("a " + name() + " was to be a tensor that does not act");
+}
+
+at::Tensor plain_of(const at::Tensor& tensor) {
+  const ActingDataPtr data = acting_data(tensor);
+  return data ? data->kind().plain(tensor) : tensor;
+}
+
 ActingDataPtr acting_data(const at::Tensor& tensor, const ActingKind& kind) {
   ActingDataPtr data = acting_data(tensor);
   return data && &data->kind() == &kind ? std::move(data) : ActingDataPtr();
 }
 
 bool is_wrapper(const at::Tensor& tensor) { return Wrapper::of(tensor) != nullptr; }
+
+bool is_elsewhere(const at::Tensor& tensor) {
+  const ActingDataPtr data = acting_data(tensor);
+  return data && data->kind().is_elsewhere(*data);
+}
 
 at::Tensor inner_of(const at::Tensor& acting) {
   Wrapper* const wrapper = Wrapper::of(acting);
@@ -354,7 +413,8 @@ at::Tensor inner_for_write(const at::Tensor& acting) {
   torch::autograd::check_inplace(acting, at::GradMode::is_enabled());
   at::Tensor inner = inner_of(acting);
   // A tensor that data() gives has a count of writes of its own. That of the part counts all of them.
-  if (holds_part(acting)) mark_of(*acting.unsafeGetTensorImpl())->part.unsafeGetTensorImpl()->bump_version();
+  const ActingMark* const mark = is_wrapper(acting) ? nullptr : mark_of(*acting.unsafeGetTensorImpl());
+  if (mark && mark->part.defined()) mark->part.unsafeGetTensorImpl()->bump_version();
   if (at::GradMode::is_enabled() && inner.is_view()) {
     const auto& node = inner._base().grad_fn();
     const auto* const entry = dynamic_cast<const Return*>(node.get());
