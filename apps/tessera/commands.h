@@ -21,6 +21,7 @@ void add_doctor(CLI::App& app, int& exit_code);
 void add_facts(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_plan(CLI::App& app);
+void add_plan_layout(CLI::App& plan);
 void add_reference(CLI::App& app);
 void add_secret(CLI::App& app);
 void add_trace(CLI::App& app);

@@ -41,9 +41,7 @@ int run(std::vector<std::string> arguments) {
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   try {
-    if (!arguments.empty() && tessera::app::is_torch_command(arguments[0])) {
-      tessera::app::exec_torch_command(arguments);
-    }
+    if (tessera::app::is_torch_command(arguments)) tessera::app::exec_torch_command(arguments);
     return run(arguments);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "tessera: %s\n", error.what());

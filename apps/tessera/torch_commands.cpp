@@ -23,16 +23,20 @@ constexpr std::array kTorchCommands = {
     TorchCommand{"bench", "Measure this machine"},
     TorchCommand{"reference", "Print the reference of an options type as Markdown"},
 };
+constexpr TorchCommand kPlanCommand{"layout", "Check how ranks share a model, before a process starts"};
 
 }  // namespace
 
-bool is_torch_command(const std::string& name) {
+bool is_torch_command(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) return false;
+  if (arguments[0] == "plan") return arguments.size() > 1 && arguments[1] == kPlanCommand.name;
   return std::any_of(kTorchCommands.begin(), kTorchCommands.end(),
-                     [&](const TorchCommand& command) { return name == command.name; });
+                     [&](const TorchCommand& command) { return arguments[0] == command.name; });
 }
 
 void add_torch_commands(CLI::App& app) {
   for (const TorchCommand& command : kTorchCommands) app.add_subcommand(command.name, command.help);
+  app.get_subcommand("plan")->add_subcommand(kPlanCommand.name, kPlanCommand.help);
 }
 
 void exec_torch_command(const std::vector<std::string>& arguments) {

@@ -15,6 +15,9 @@ int main(int argc, char** argv) {
   tessera::app::add_bench_comm(bench);
   tessera::app::add_bench_all_reduce(bench);
   tessera::app::add_bench_mesh(bench);
+  CLI::App& plan = *app.add_subcommand("plan", "What a job will do, before it runs");
+  plan.require_subcommand(1);
+  tessera::app::add_plan_layout(plan);
   tessera::app::add_facts(app);
   tessera::app::add_reference(app);
   try {

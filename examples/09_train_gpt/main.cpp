@@ -45,59 +45,30 @@ std::vector<torch::optim::OptimizerParamGroup> parameter_groups(const tessera::P
   return {{std::move(matrices), with_decay(options.weight_decay())}, {std::move(vectors), with_decay(0)}};
 }
 
-at::Tensor loss_of(Gpt2& model, const tessera::TokenBatch& batch, const TrainGptOptions& options) {
-  std::optional<tessera::Autocast> autocast;
-  if (options.precision() == "bf16") autocast.emplace(at::kBFloat16);
-  return model->loss(batch.input, batch.target);
-}
-
-/// One update's worth of backward passes; the loss of the step, over all ranks.
-double backward(Gpt2& model, const tessera::ParallelModel& parallel, const tessera::TokenBatch& batch,
-                const tessera::World& world, const TrainGptOptions& options) {
-  const auto inputs = batch.input.split(options.micro_batch());
-  const auto targets = batch.target.split(options.micro_batch());
-  at::Tensor sum = at::zeros({});
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const auto weight = static_cast<double>(inputs[i].size(0)) / static_cast<double>(batch.input.size(0));
-    const auto pass = [&] {
-      const at::Tensor loss = loss_of(model, {inputs[i], targets[i]}, options) * weight;
-      loss.backward();
-      sum += loss.detach();
-    };
-    if (i + 1 == inputs.size()) {
-      pass();
-    } else {
-      const auto alone = parallel.no_sync();  // gradients are averaged once, with the last micro-batch
-      pass();
-    }
-  }
-  world.comm().all_reduce(sum, tessera::ReduceOp::kAvg);
-  return sum.item<double>();
-}
+using Batch = std::pair<at::Tensor, at::Tensor>;  // tokens, and the tokens behind them
 
 /// In nats a token, of the first samples of `data`, which the ranks share.
-double validate(Gpt2& model, const tessera::ParallelModel& parallel, const tessera::TokenDataset& data,
-                const tessera::World& world, const tessera::BatchRanks& ranks, const TrainGptOptions& options) {
-  const torch::NoGradGuard no_grad;
+double validate(Gpt2& model, const tessera::ParallelizedModel& parallel, const tessera::TokenDataset& data,
+                const tessera::BatchRanks& ranks, const TrainGptOptions& options) {
   parallel.sync_buffers();
   model->eval();
   const auto num_samples = std::min(options.validation_samples(), data.size());
+  const auto global_batch = options.micro_batch() * ranks.size;
   tessera::Sampler sampler(num_samples, ranks.rank, ranks.size,
-                           tessera::SamplerOptions()
-                               .order("sequential")
-                               .last_batch("keep")
-                               .global_batch(options.micro_batch() * ranks.size));
-  at::Tensor sums = at::zeros({2}, at::kDouble);
-  while (const auto part = sampler.next()) {
-    const auto count = static_cast<double>(part->samples.size());
+                           tessera::SamplerOptions().order("sequential").last_batch("keep").global_batch(global_batch));
+  double sum = 0;
+  for (std::int64_t done = 0; const auto part = sampler.next(); done += global_batch) {
     // Ranks that share weights compute together: who has no sample left takes one that does not count.
+    const auto weight = static_cast<double>(part->samples.size());
     const auto samples = part->samples.empty() ? std::vector<std::int64_t>{0} : part->samples;
-    sums[0] += loss_of(model, data.batch(samples), options).item<double>() * count;
-    sums[1] += count;
+    const auto [input, target] = data.batch(samples);
+    const auto loss = parallel.evaluate(
+        Batch(input, target), [&](const Batch& micro) { return model->loss(micro.first, micro.second); },
+        [&](const Batch& /*micro*/) { return weight; });
+    sum += loss.item<double>() * static_cast<double>(std::min(global_batch, num_samples - done));
   }
-  world.comm().all_reduce(sums);
   model->train();
-  return sums[0].item<double>() / sums[1].item<double>();
+  return sum / static_cast<double>(num_samples);
 }
 
 class Training {
@@ -105,7 +76,7 @@ class Training {
   Training(Gpt2& model, const tessera::World& world, const TrainGptOptions& options);
   /// From the step that the checkpoints hold, if they hold one, to the last.
   void run();
-  const tessera::ParallelModel& parallel() const { return parallel_; }
+  const tessera::ParallelizedModel& parallel() const { return parallel_; }
 
  private:
   std::int64_t resume();
@@ -121,7 +92,7 @@ class Training {
   tessera::TokenDataset data_;
   std::optional<tessera::TokenDataset> validation_;
   tessera::Loader<tessera::TokenBatch> loader_;
-  tessera::ParallelModel parallel_;
+  tessera::ParallelizedModel parallel_;
   tessera::optim::AdamW optimizer_;
   tessera::LrSchedule schedule_;
   tessera::TrainingState state_;
@@ -164,7 +135,8 @@ tessera::observe::StepRecord Training::step(std::int64_t number) {
   const auto start = std::chrono::steady_clock::now();
   optimizer_.zero_grad();
   tessera::observe::StepRecord record{.step = number};
-  record.loss = backward(model_, parallel_, *batch, world_, options_);
+  const auto loss = [this](const Batch& micro) { return model_->loss(micro.first, micro.second); };
+  record.loss = parallel_.step(Batch(batch->input, batch->target), loss).item<double>();
   record.gradient_norm = tessera::clip_grad_norm(parallel_, options_.clip());
   record.learning_rate = schedule_.factor() * options_.learning_rate();
   optimizer_.step();
@@ -178,9 +150,10 @@ void Training::run() {
   for (std::int64_t number = resume() + 1; number <= options_.steps(); ++number) {
     auto record = step(number);
     const bool validates = validation_ && is_due(number, options_.validate_every());
-    if (validates)
+    if (validates) {
       record.scalars.emplace_back("validation/loss",
-                                  validate(model_, parallel_, *validation_, world_, batch_ranks(mesh_), options_));
+                                  validate(model_, parallel_, *validation_, batch_ranks(mesh_), options_));
+    }
     observer_->record(record);
     if (validates && world_.rank() == 0) {
       observer_->print("step " + std::to_string(number) + ": validation loss " +

@@ -67,6 +67,10 @@ TrainGptOptions TrainGptOptions::from_command_line(int argc, char** argv) {
   if (options.validate_every() < 1 || options.save_every() < 1) {
     throw tessera::ConfigError("validate_every and save_every are numbers of steps, expected 1 or more");
   }
+  auto layout = options.parallel().layout();
+  if (layout.micro_batch_size() == 0) layout.micro_batch_size(static_cast<int>(options.micro_batch()));
+  if (options.precision() == "bf16") layout.mixed_precision(true);
+  options.parallel_.layout(layout);
   if (options.schedule().total_steps() == 0) options.schedule_.total_steps(options.steps());
   return options;
 }

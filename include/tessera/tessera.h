@@ -32,6 +32,7 @@
 #include <tessera/mesh/axis_layout.h>
 #include <tessera/mesh/device_mesh.h>
 #include <tessera/mesh/ranks.h>
+#include <tessera/mesh/three_d_parallelism.h>
 #include <tessera/observe/observe_options.h>
 #include <tessera/observe/observer.h>
 #include <tessera/observe/tracer.h>
@@ -41,8 +42,10 @@
 #include <tessera/optim/clip_grad_norm.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/optim/schedule.h>
+#include <tessera/pipeline/layer_list.h>
 #include <tessera/pipeline/micro_batches.h>
 #include <tessera/pipeline/pipeline.h>
+#include <tessera/pipeline/pipeline_batch.h>
 #include <tessera/pipeline/pipeline_options.h>
 #include <tessera/recompute/recomputable.h>
 #include <tessera/recompute/recompute.h>
@@ -62,6 +65,8 @@
 #include <tessera/train/loader.h>
 #include <tessera/train/model_parallel.h>
 #include <tessera/train/parallelize.h>
+#include <tessera/train/parallelize_options.h>
+#include <tessera/train/parallelized_model.h>
 #include <tessera/train/sampler.h>
 #include <tessera/train/token_dataset.h>
 #include <tessera/train/training_state.h>

@@ -119,9 +119,16 @@ void add_size_faults(const ThreeDParallelismConfig& config, int world_size, std:
   const auto axes = axes_of(config);
   bool positive = true;
   for (const auto& axis : axes) {
-    if (axis.size < 1) {
+    if (axis.size > 0) continue;
+    positive = false;
+    if (axis.name == "dp" && axis.size == 0) {
+      // for_world() has found no size.
+      faults.push_back("dp is 0, for as many as the ranks allow, and tp x pp = " + std::to_string(config.tp()) + " x " +
+                       std::to_string(config.pp()) + " does not divide the " + std::to_string(world_size) +
+                       " ranks: start a multiple of " + std::to_string(config.tp() * config.pp()) +
+                       " ranks, or change tp and pp");
+    } else {
       faults.push_back(axis.name + " is " + std::to_string(axis.size) + ": use 1 or more");
-      positive = false;
     }
   }
   if (world_size < 1) {
@@ -134,32 +141,46 @@ void add_size_faults(const ThreeDParallelismConfig& config, int world_size, std:
 
 void add_layer_faults(const ThreeDParallelismConfig& config, std::vector<std::string>& faults) {
   const int layers = config.num_layers();
-  const int stages = config.pp();
+  if (layers == 0) return;  // of the model, which is not known here
   const std::string found = "num_layers is " + std::to_string(layers);
-  if (layers < 1) {
-    faults.push_back(found + ": use 1 or more");
-  } else if (layers < stages) {
-    faults.push_back(found + " for " + std::to_string(stages) + " pipeline stages: use pp of " +
+  const int stages = std::max(config.pp(), 1) * config.chunks();
+  const std::string schedule(to_string(config.pipeline_schedule()));
+  if (layers < 0) {
+    faults.push_back(found + ": use what the model has, or 0 to take its own number");
+  } else if (layers < config.pp()) {
+    faults.push_back(found + " for " + std::to_string(config.pp()) + " pipeline stages: use pp of " +
                      std::to_string(layers) + " or less, or a deeper model");
-  } else if (stages > 1 && layers / 2 < stages && default_num_chunks(config.pipeline_schedule()) > 1) {
+  } else if (layers < stages) {
     // The alternative would be to use 1f1b without a message.
-    faults.push_back(found + " for " + std::to_string(stages) + " pipeline stages, and pipeline_schedule " +
-                     std::string(to_string(config.pipeline_schedule())) + " needs two layers a stage: use pp of " +
-                     std::to_string(std::max(layers / 2, 1)) + " or less, or pipeline_schedule 1f1b");
+    faults.push_back(found + " for " + std::to_string(config.pp()) + " pipeline stages, and pipeline_schedule " +
+                     schedule + " needs two layers a stage: use pp of " +
+                     std::to_string(std::max(layers / config.chunks(), 1)) + " or less, or pipeline_schedule 1f1b");
   }
 }
 
 void add_limit_faults(const ThreeDParallelismConfig& config, std::vector<std::string>& faults) {
-  if (config.micro_batch_size() < 1) {
-    faults.push_back("micro_batch_size is " + std::to_string(config.micro_batch_size()) + ": use 1 or more");
+  if (config.micro_batch_size() < 0) {
+    faults.push_back("micro_batch_size is " + std::to_string(config.micro_batch_size()) +
+                     ": use 1 or more, or 0 for all samples of a rank at once");
   }
-  if (config.memory_limit_bytes() < 1) {
+  if (config.pp() > 1 && config.micro_batch_size() == 0) {
+    faults.push_back(
+        "micro_batch_size is 0, for all samples at once, and then only one stage of a pipeline works at a time: use 1 "
+        "or more");
+  }
+  if (config.memory_limit_bytes() < 0) {
     faults.push_back("memory_limit_bytes is " + std::to_string(config.memory_limit_bytes()) +
-                     ": use what the device has, in bytes");
+                     ": use what the device has, in bytes, or 0 for no limit");
   }
-  if (config.communication_timeout().count() < 1) {
+  if (config.communication_timeout().count() < 0) {
     faults.push_back("communication_timeout is " + std::to_string(config.communication_timeout().count()) +
-                     " ms: use 1 ms or more");
+                     " ms: use 1 ms or more, or 0 for the world's");
+  }
+  if (config.effective_memory_strategy() == MemoryStrategy::kExtreme) {
+    faults.push_back(
+        "memory_strategy is extreme, which keeps state on disk, and offload is not there yet: use aggressive, more "
+        "ranks "
+        "or shards");
   }
 }
 
@@ -169,12 +190,14 @@ const FieldList<ThreeDParallelismConfig>& ThreeDParallelismConfig::fields() {
   using Config = ThreeDParallelismConfig;
   static const auto list =
       FieldList<Config>("parallelism")
-          .add("dp", &Config::dp_, "copies of the model, each on its own part of the batch")
+          .add("dp", &Config::dp_,
+               "copies or shards of the model, each with its own part of the batch; 0: what the ranks allow")
           .add("tp", &Config::tp_, "ranks that share each layer")
           .add("pp", &Config::pp_, "pipeline stages")
           .add("axis_order", &Config::axis_order_, "the axes from the slowest to the fastest")
-          .add("num_layers", &Config::num_layers_, "layers of the model that are spread over the stages")
-          .add("micro_batch_size", &Config::micro_batch_size_, "samples that pass through the pipeline together")
+          .add("num_layers", &Config::num_layers_,
+               "layers of the model that are spread over the stages; 0: as many as it has")
+          .add("micro_batch_size", &Config::micro_batch_size_, "samples of one forward; 0: all of a rank's at once")
           .add_enum("memory_strategy", &Config::memory_strategy_,
                     {{"basic", MemoryStrategy::kBasic},
                      {"standard", MemoryStrategy::kStandard},
@@ -193,19 +216,33 @@ const FieldList<ThreeDParallelismConfig>& ThreeDParallelismConfig::fields() {
           .add("mixed_precision", &Config::mixed_precision_, "compute in bf16 with master weights in fp32")
           .add_enum("pipeline_schedule", &Config::pipeline_schedule_, pipeline_schedule_names(),
                     "the order in which micro-batches pass through the stages")
-          .add("memory_limit_bytes", &Config::memory_limit_bytes_, "what a rank may use of its device")
-          .add("communication_timeout", &Config::communication_timeout_, "how long a call in a group may take");
+          .add("memory_limit_bytes", &Config::memory_limit_bytes_, "what a rank may use of its device; 0: no limit")
+          .add("communication_timeout", &Config::communication_timeout_,
+               "how long a call in a group may take; 0: as in the world");
   return list;
 }
 
-void ThreeDParallelismConfig::validate(int world_size) const {
-  std::vector<std::string> faults;
-  add_size_faults(*this, world_size, faults);
-  add_layer_faults(*this, faults);
-  add_limit_faults(*this, faults);
-  std::erase(faults, "");
-  throw_if_any("The parallel layout is not possible:", faults);
+ThreeDParallelismConfig ThreeDParallelismConfig::for_world(int world_size) const {
+  ThreeDParallelismConfig config = *this;
+  if (dp_ != 0 || tp_ < 1 || pp_ < 1 || world_size < 1 || world_size % (tp_ * pp_) != 0) return config;
+  return config.dp(world_size / (tp_ * pp_));
 }
+
+std::vector<std::string> ThreeDParallelismConfig::faults(int world_size) const {
+  const ThreeDParallelismConfig config = for_world(world_size);
+  std::vector<std::string> faults;
+  add_size_faults(config, world_size, faults);
+  add_layer_faults(config, faults);
+  add_limit_faults(config, faults);
+  std::erase(faults, "");
+  return faults;
+}
+
+void ThreeDParallelismConfig::validate(int world_size) const {
+  throw_if_any("The parallel layout is not possible:", faults(world_size));
+}
+
+int ThreeDParallelismConfig::chunks() const { return pp_ > 1 ? default_num_chunks(pipeline_schedule_) : 1; }
 
 MemoryStrategy ThreeDParallelismConfig::effective_memory_strategy() const {
   const bool raise = gradient_checkpointing_ && memory_strategy_ == MemoryStrategy::kBasic;
@@ -232,7 +269,7 @@ RankMapping ThreeDParallelismConfig::rank_mapping(const Topology& topology) cons
 
 DeviceMesh make_mesh(const World& world, const ThreeDParallelismConfig& config) {
   config.validate(world.size());
-  return DeviceMesh(world, axes_of(config),
+  return DeviceMesh(world, axes_of(config.for_world(world.size())),
                     DeviceMeshOptions()
                         .order(config.axis_order())
                         .strategy(std::string(to_string(config.communication_strategy())))

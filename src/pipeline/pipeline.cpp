@@ -160,6 +160,8 @@ Pipeline pipeline(const std::shared_ptr<torch::nn::Module>& model, const Ranks& 
   if (fault.empty()) {
     const auto more = lines_of(*model, options);
     lines.insert(lines.end(), more.begin(), more.end());
+    for (const pp::StageTensor& one : stages->tensors)
+      lines.push_back(one.name + ": stage " + std::to_string(one.stage));
   }
   require_same_lines(comm, lines, "do not cut the same model into stages");
   if (!fault.empty()) throw ConfigError(fault + stages->where());

@@ -45,6 +45,20 @@ std::int64_t digest_of(const std::string& text) {
   return static_cast<std::int64_t>(digest);
 }
 
+/// Of one that a program has made: others follow from options that are compared.
+std::int64_t digest_of(const PipelineSchedule& schedule) {
+  std::string text;
+  for (const auto& operations : schedule.operations) {
+    for (const PipelineOperation& one : operations) {
+      for (const int number : {static_cast<int>(one.kind), one.micro_batch, one.stage, one.peer}) {
+        text += std::to_string(number) + ",";
+      }
+    }
+    text += ";";
+  }
+  return digest_of(text);
+}
+
 std::int64_t digest_of(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.numel() == 0) return 0;
   return static_cast<std::int64_t>(fingerprint_of(tensor.detach().resolve_conj().contiguous().cpu()));
@@ -216,8 +230,8 @@ const ForwardPlan& PipelineState::plan_of(const std::vector<at::Tensor>& tensors
   return known != plans_.end() ? known->second : plans_.emplace(key, find()).first->second;
 }
 
-void PipelineState::agree(const PipelineBatch& batch, const std::vector<const ForwardPlan*>& plans, bool trains,
-                          std::int64_t values) {
+void PipelineState::agree(const PipelineBatch& batch, const PipelineSchedule& list,
+                          const std::vector<const ForwardPlan*>& plans, bool trains, std::int64_t values) {
   std::string forwards;
   for (const ForwardPlan* const one : plans) {
     forwards += std::to_string(one->digest);
@@ -231,9 +245,10 @@ void PipelineState::agree(const PipelineBatch& batch, const std::vector<const Fo
   std::string weights = std::to_string(batch.loss_scale);
   for (const double weight : batch.weights) weights += ";" + std::to_string(weight);
   const bool draws = std::ranges::any_of(plans, [](const ForwardPlan* one) { return one->draws; });
-  const std::array<Agreement, 5> all{
+  const std::array<Agreement, 6> all{
       {{"the number of micro-batches, or step() and evaluate()", batch.num_micro_batches * 2 + (trains ? 1 : 0)},
        {"the values of the batch", values},
+       {"the list of operations", options_.own_schedule() ? digest_of(list) : 0},
        {"the weights of the losses", digest_of(weights)},
        {"the state of the random numbers",
         draws ? static_cast<std::int64_t>(RandomState::now(model_->device).digest()) : 0},
@@ -330,7 +345,7 @@ at::Tensor PipelineState::run(const PipelineBatch& batch, bool trains) {
   if (is_checked && digest_of(batch) != values) refuse_written_batch(*model_);
   require_hooks_fit(plans);
   require_order(list);
-  agree(batch, plans, trains, values);
+  agree(batch, list, plans, trains, values);
   ++num_steps_;
   has_failed_ = true;
   std::vector<UnwrittenBatch> unwritten;

@@ -57,8 +57,8 @@ class PipelineState : public shard::ModelState, public std::enable_shared_from_t
   void require_hooks_fit(const std::vector<const ForwardPlan*>& plans) const;
   void require_order(const PipelineSchedule& list) const;
   /// `values`: a digest of the batch.
-  void agree(const PipelineBatch& batch, const std::vector<const ForwardPlan*>& plans, bool trains,
-             std::int64_t values);
+  void agree(const PipelineBatch& batch, const PipelineSchedule& list, const std::vector<const ForwardPlan*>& plans,
+             bool trains, std::int64_t values);
 
   std::shared_ptr<StageModel> model_;
   std::shared_ptr<ModelState> inner_;

@@ -2,10 +2,10 @@
 
 #include <tessera/core/error.h>
 #include <tessera/mesh/three_d_parallelism.h>
+#include <tessera/shard/layers.h>
 #include <tessera/shard/named_tensors.h>
 
-#include <torch/nn/modules/container/modulelist.h>
-#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <charconv>
@@ -18,11 +18,6 @@
 
 namespace tessera::pp {
 namespace {
-
-bool is_list(const torch::nn::Module& module) {
-  return dynamic_cast<const torch::nn::ModuleListImpl*>(&module) != nullptr ||
-         dynamic_cast<const torch::nn::SequentialImpl*>(&module) != nullptr;
-}
 
 /// A module with parameters and buffers of its own, which its children have not.
 struct Place {
@@ -44,8 +39,8 @@ class Places {
       by_name_[item.key()] = places_.size();
       places_.push_back({item.key(), count, false});
     }
-    for (const auto& item : model.named_modules("", true)) {
-      if (is_list(*item.value()) && !is_inside_layer(item.key())) mark_layers(item.key(), *item.value());
+    for (const std::string& name : shard::layer_names(model)) {
+      if (const auto place = find(name)) places_[*place].is_layer = true;
     }
     if (layers().size() >= static_cast<std::size_t>(num_stages)) return;
     for (Place& one : places_) one.is_layer = one.num_parameters > 0;
@@ -65,18 +60,6 @@ class Places {
   }
 
  private:
-  bool is_inside_layer(const std::string& name) const {
-    return std::ranges::any_of(places_, [&](const Place& one) {
-      return one.is_layer && (name == one.name || name.starts_with(one.name + "."));
-    });
-  }
-  void mark_layers(const std::string& name, const torch::nn::Module& list) {
-    for (const auto& child : list.named_children()) {
-      const std::string full = name.empty() ? child.key() : name + "." + child.key();
-      if (const auto place = find(full)) places_[*place].is_layer = true;
-    }
-  }
-
   std::vector<Place> places_;
   std::map<std::string, std::size_t> by_name_;
 };
@@ -97,11 +80,49 @@ std::string names_of(const Places& places) {
                     names_of(places));
 }
 
+/// By the parameters of each layer, and of what lies between it and the next one.
+std::vector<double> costs_by_parameters(const Places& places, const std::vector<std::size_t>& layers) {
+  std::vector<double> costs(layers.size(), 0);
+  std::size_t layer = 0;
+  for (std::size_t i = 0; i < places.all().size(); ++i) {
+    while (layer + 1 < layers.size() && i >= layers[layer + 1]) ++layer;
+    costs[layer] += static_cast<double>(places.all()[i].num_parameters);
+  }
+  return costs;
+}
+
+/// How many layers each stage has.
+std::vector<int> layers_of_stages(const Places& places, const std::vector<std::size_t>& layers,
+                                  const PipelineOptions& options, int num_stages) {
+  const std::vector<double>& costs = options.layer_costs();
+  if (!costs.empty()) {
+    if (!options.layers_per_stage().empty()) refuse("layer_costs and layers_per_stage are both given", places);
+    if (costs.size() != layers.size()) {
+      refuse("layer_costs has " + std::to_string(costs.size()) + " numbers for " + std::to_string(layers.size()) +
+                 " layers",
+             places);
+    }
+    return balanced_layers(costs, num_stages);
+  }
+  if (options.layers_per_stage().empty()) return balanced_layers(costs_by_parameters(places, layers), num_stages);
+  std::vector<int> counts;
+  for (const std::int64_t count : options.layers_per_stage()) counts.push_back(static_cast<int>(count));
+  const bool fits =
+      static_cast<int>(counts.size()) == num_stages && std::ranges::all_of(counts, [](int n) { return n > 0; });
+  if (!fits || std::accumulate(counts.begin(), counts.end(), 0) != static_cast<int>(layers.size())) {
+    refuse("layers_per_stage must have " + std::to_string(num_stages) + " numbers above 0 whose sum is " +
+               std::to_string(layers.size()),
+           places);
+  }
+  return counts;
+}
+
 /// With which module each stage but the first begins.
 std::vector<std::size_t> beginnings(const Places& places, const PipelineOptions& options, int num_stages) {
   std::vector<std::size_t> found;
   if (!options.split().empty()) {
     if (!options.layers_per_stage().empty()) refuse("split and layers_per_stage are both given", places);
+    if (!options.layer_costs().empty()) refuse("split and layer_costs are both given", places);
     if (static_cast<int>(options.split().size()) != num_stages - 1) {
       refuse("there are " + std::to_string(num_stages) + " stages, so split must name " +
                  std::to_string(num_stages - 1) + " modules, found " + std::to_string(options.split().size()),
@@ -123,25 +144,7 @@ std::vector<std::size_t> beginnings(const Places& places, const PipelineOptions&
                std::to_string(num_stages) + " stages",
            places);
   }
-  std::vector<int> counts;
-  if (!options.layers_per_stage().empty()) {
-    for (const std::int64_t count : options.layers_per_stage()) counts.push_back(static_cast<int>(count));
-    const bool fits =
-        static_cast<int>(counts.size()) == num_stages && std::ranges::all_of(counts, [](int n) { return n > 0; });
-    if (!fits || std::accumulate(counts.begin(), counts.end(), 0) != static_cast<int>(layers.size())) {
-      refuse("layers_per_stage must have " + std::to_string(num_stages) + " numbers above 0 whose sum is " +
-                 std::to_string(layers.size()),
-             places);
-    }
-  } else {
-    std::vector<double> costs(layers.size(), 0);
-    std::size_t layer = 0;
-    for (std::size_t i = 0; i < places.all().size(); ++i) {
-      while (layer + 1 < layers.size() && i >= layers[layer + 1]) ++layer;
-      costs[layer] += static_cast<double>(places.all()[i].num_parameters);
-    }
-    counts = balanced_layers(costs, num_stages);
-  }
+  const std::vector<int> counts = layers_of_stages(places, layers, options, num_stages);
   std::size_t first = 0;
   for (std::size_t stage = 0; stage + 1 < counts.size(); ++stage) {
     first += static_cast<std::size_t>(counts[stage]);

@@ -23,6 +23,7 @@ const FieldList<ModelParallelConfig>& ModelParallelConfig::fields() {
           .add("device_ids", &ModelParallelConfig::device_ids_,
                "The accelerator of each rank of a node; empty: that of the same number.")
           .add("pipeline_depth", &ModelParallelConfig::pipeline_depth_, "How many stages the layers form.")
+          .add("micro_batch_size", &ModelParallelConfig::micro_batch_size_, "Samples of one forward, in step().")
           .add("split_dim", &ModelParallelConfig::split_dim_, "The dimension that the context's functions divide.")
           .add("gradient_checkpointing", &ModelParallelConfig::gradient_checkpointing_,
                "Layers compute again in backward instead of keeping what it needs.")
@@ -56,6 +57,24 @@ std::string device_faults(const World& world, const std::vector<std::int64_t>& i
   return faults;
 }
 
+std::string depth_fault(const ModelParallelConfig& config, int num_devices) {
+  const int depth = config.pipeline_depth();
+  const auto fault = [&](const std::string& expected) {
+    return "\n- pipeline_depth: expected " + expected + ", found " + std::to_string(depth);
+  };
+  switch (config.strategy()) {
+    case ModelParallelism::kTensor:
+      return depth == 1 ? "" : fault("1 with the strategy \"tensor\"");
+    case ModelParallelism::kPipeline:
+      return depth == num_devices ? "" : fault("the " + std::to_string(num_devices) + " devices of a model");
+    case ModelParallelism::kHybrid:
+      return depth > 0 && num_devices % depth == 0
+                 ? ""
+                 : fault("a divisor of the " + std::to_string(num_devices) + " devices of a model");
+  }
+  return "";
+}
+
 /// One line for each.
 std::string faults_of(const World& world, const ModelParallelConfig& config) {
   std::string faults;
@@ -64,12 +83,7 @@ std::string faults_of(const World& world, const ModelParallelConfig& config) {
     faults += "\n- num_devices: expected a divisor of the " + std::to_string(world.size()) + " ranks, found " +
               std::to_string(num_devices);
   }
-  if (config.strategy() != ModelParallelism::kTensor) {
-    faults += "\n- strategy: only \"tensor\" is there yet; pipelines come later";
-  } else if (config.pipeline_depth() != 1) {
-    faults +=
-        "\n- pipeline_depth: expected 1 with the strategy \"tensor\", found " + std::to_string(config.pipeline_depth());
-  }
+  faults += depth_fault(config, num_devices);
   const std::string& asked = config.backend();
   const std::string found = world.comm().backend();
   const bool in_memory = found == "threads" || found == "fake";
@@ -90,15 +104,18 @@ const ModelParallelConfig& checked(const World& world, const ModelParallelConfig
 }
 
 ParallelizeOptions options_of(const World& world, const ModelParallelConfig& config) {
-  return ParallelizeOptions()
-      .recompute(config.gradient_checkpointing())
-      .tp(config.num_devices() == 0 ? world.size() : config.num_devices())
-      .tp_plan(config.tp_plan());
+  const int num_devices = config.num_devices() == 0 ? world.size() : config.num_devices();
+  auto layout = ParallelizeOptions::default_layout();
+  layout.tp(num_devices / config.pipeline_depth())
+      .pp(config.pipeline_depth())
+      .micro_batch_size(config.micro_batch_size());
+  return ParallelizeOptions().layout(layout).recompute(config.gradient_checkpointing()).tp_plan(config.tp_plan());
 }
 
-/// With an axis "tp" even for one device.
+/// With the axes "tp" and "pp" even for one device.
 DeviceMesh mesh_of(const World& world, const ParallelizeOptions& options) {
-  return DeviceMesh(world, {{"dp", world.size() / options.tp()}, {"tp", options.tp()}});
+  const int num_devices = options.tp() * options.pp();
+  return DeviceMesh(world, {{"dp", world.size() / num_devices}, {"tp", options.tp()}, {"pp", options.pp()}});
 }
 
 at::Device device_of(const World& world, const std::vector<std::int64_t>& ids) {
@@ -147,7 +164,7 @@ at::Tensor ModelParallelContext::broadcast(const at::Tensor& tensor, int root) c
   return result;
 }
 
-ParallelModel ModelParallelContext::parallelize(const std::shared_ptr<torch::nn::Module>& model) const {
+ParallelizedModel ModelParallelContext::parallelize(const std::shared_ptr<torch::nn::Module>& model) const {
   return tessera::parallelize(model, mesh_, options_);
 }
 

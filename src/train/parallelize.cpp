@@ -1,9 +1,13 @@
 #include <tessera/core/error.h>
+#include <tessera/core/log.h>
 #include <tessera/data_parallel/distribute.h>
 #include <tessera/fsdp/fully_shard.h>
+#include <tessera/intercept/acting_tensor.h>
 #include <tessera/recompute/recomputable.h>
+#include <tessera/shard/layers.h>
 #include <tessera/train/parallelize.h>
 
+#include <ATen/ATen.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -11,54 +15,17 @@
 #include <string>
 #include <vector>
 
+#include "train/parallelized_state.h"
+
 namespace tessera {
-
-const FieldList<ParallelizeOptions>& ParallelizeOptions::fields() {
-  static const FieldList<ParallelizeOptions> list =
-      FieldList<ParallelizeOptions>("parallel")
-          .add("recompute", &ParallelizeOptions::recompute_,
-               "Layers compute again in backward instead of keeping what it needs.")
-          .add_enum("data_parallelism", &ParallelizeOptions::data_parallelism_,
-                    {{"ddp", DataParallelism::kDdp}, {"fsdp", DataParallelism::kFsdp}},
-                    "Whether each rank has all of the model, or a part of it.")
-          .add("shard_ranks", &ParallelizeOptions::shard_ranks_,
-               "With hybrid_shard: how many ranks hold one copy of the model together.")
-          .add("tp", &ParallelizeOptions::tp_, "How many ranks share each layer.")
-          .add("tp_plan", &ParallelizeOptions::tp_plan_,
-               "With tp above 1: which layers are cut how, \"blocks.*.mlp.up: columns\".")
-          .section("tensor", &ParallelizeOptions::tensor_, TensorParallelOptions::fields())
-          .section("ddp", &ParallelizeOptions::ddp_, DdpOptions::fields())
-          .section("fsdp", &ParallelizeOptions::fsdp_, FsdpOptions::fields());
-  return list;
-}
-
 namespace {
-
-bool is_hybrid(const ParallelizeOptions& options) {
-  return options.data_parallelism() == DataParallelism::kFsdp &&
-         options.fsdp().strategy() == ShardingStrategy::kHybridShard;
-}
 
 /// The axes along which the options share a model.
 std::vector<std::string> axes_of(const ParallelizeOptions& options) {
-  auto axes = is_hybrid(options) ? std::vector<std::string>{"replica", "shard"} : std::vector<std::string>{"dp"};
+  auto axes = options.is_hybrid() ? std::vector<std::string>{"replica", "shard"} : std::vector<std::string>{"dp"};
+  if (options.pp() > 1) axes.insert(axes.begin(), "pp");
   if (options.tp() > 1) axes.insert(axes.begin(), "tp");
   return axes;
-}
-
-std::optional<TensorParallelModel> cut_layers(const std::shared_ptr<torch::nn::Module>& model, const DeviceMesh& mesh,
-                                              const ParallelizeOptions& options) {
-  if (options.tp() == 1) return std::nullopt;
-  if (options.tp_plan().empty()) {
-    throw ConfigError("tp is " + std::to_string(options.tp()) +
-                      ", and tp_plan does not say which layers are cut: name them, as in \"blocks.*.mlp.up: columns\"");
-  }
-  if (mesh["tp"].size() != options.tp()) {
-    throw ConfigError("tp is " + std::to_string(options.tp()) + ", and the mesh has " +
-                      std::to_string(mesh["tp"].size()) +
-                      " ranks along \"tp\": make the mesh by make_mesh(world, options)");
-  }
-  return tensor_parallel(model, mesh["tp"], TensorPlan::parse(options.tp_plan()), options.tensor());
 }
 
 /// Ranks along another axis would silently train models of their own.
@@ -69,6 +36,33 @@ void require_axes_used(const DeviceMesh& mesh, const std::vector<std::string>& u
                       "\", and these options share the model along \"" + used.back() + "\" alone (rank " +
                       std::to_string(mesh.world_rank()) + "): make the mesh by make_mesh(world, options)");
   }
+}
+
+void require_size(const DeviceMesh& mesh, const std::string& axis, int wanted) {
+  if (wanted < 2 || mesh[axis].size() == wanted) return;
+  throw ConfigError(axis + " is " + std::to_string(wanted) + ", and the mesh has " + std::to_string(mesh[axis].size()) +
+                    " ranks along \"" + axis + "\": make the mesh by make_mesh(world, options)");
+}
+
+void require_options(const DeviceMesh& mesh, const ParallelizeOptions& options) {
+  require_axes_used(mesh, axes_of(options));
+  require_size(mesh, "tp", options.tp());
+  require_size(mesh, "pp", options.pp());
+  const auto faults = options.faults(mesh.size());
+  if (faults.empty()) return;
+  std::string text = "the model cannot be shared so by " + std::to_string(mesh.size()) + " ranks:";
+  for (const std::string& fault : faults) text += "\n  - " + fault;
+  throw ConfigError(text + "\n(rank " + std::to_string(mesh.world_rank()) + ")");
+}
+
+void require_layers(const torch::nn::Module& model, const ParallelizeOptions& options) {
+  const int wanted = options.layout().num_layers();
+  if (wanted == 0) return;
+  const auto layers = shard::layer_names(model);
+  if (std::ssize(layers) == wanted) return;
+  throw ConfigError("num_layers is " + std::to_string(wanted) + ", and the model has " + std::to_string(layers.size()) +
+                    " elements in its ModuleLists and Sequentials: set num_layers to " + std::to_string(layers.size()) +
+                    ", or to 0 to take what the model has");
 }
 
 void recompute_layers(torch::nn::Module& model) {
@@ -82,53 +76,90 @@ void recompute_layers(torch::nn::Module& model) {
   if (any) return;
   throw ConfigError("recompute is asked for, and no module of " + model.name() +
                     " is Recomputable: nothing would be computed again. Put tessera::recompute() around the layers in "
-                    "its forward, or leave recompute off");
+                    "its forward, use memory_strategy, or leave recompute off");
+}
+
+std::optional<TensorParallelModel> cut_layers(const std::shared_ptr<torch::nn::Module>& model, const DeviceMesh& mesh,
+                                              const ParallelizeOptions& options) {
+  if (options.tp() == 1) return std::nullopt;
+  return tensor_parallel(model, mesh["tp"], TensorPlan::parse(options.tp_plan()), options.tensor());
+}
+
+/// By number of layers where the layout tells how many there are, else by number of parameters.
+PipelineOptions stages_of(const DeviceMesh& mesh, const ParallelizeOptions& options) {
+  const ThreeDParallelismConfig& layout = options.layout();
+  PipelineOptions stages = options.pipeline();
+  stages.schedule(std::string(to_string(layout.pipeline_schedule())));
+  if (layout.num_layers() == 0 || !stages.split().empty() || !stages.layers_per_stage().empty()) return stages;
+  const auto num_chunks = stages.num_chunks() > 0 ? static_cast<int>(stages.num_chunks()) : layout.chunks();
+  const std::vector<int> counts = even_layers(layout.num_layers(), layout.pp() * num_chunks);
+  const auto note = uneven_layers_note(counts);
+  if (note && mesh.world_rank() == 0) Logger("parallelize", mesh.world_rank()).warning(*note);
+  return stages.layers_per_stage({counts.begin(), counts.end()});
+}
+
+std::optional<Pipeline> cut_into_stages(const std::shared_ptr<torch::nn::Module>& model, const DeviceMesh& mesh,
+                                        const ParallelizeOptions& options) {
+  if (options.pp() == 1) return std::nullopt;
+  return pipeline(model, mesh["pp"], stages_of(mesh, options));
+}
+
+ParallelModel share(const std::shared_ptr<torch::nn::Module>& model, const DeviceMesh& mesh,
+                    const ParallelizeOptions& options) {
+  if (options.data_parallelism() == DataParallelism::kDdp) return distribute(model, mesh["dp"], options.ddp());
+  if (options.is_hybrid()) return fully_shard(model, mesh["shard"], mesh["replica"], options.fsdp());
+  return fully_shard(model, mesh["dp"], options.fsdp());
+}
+
+/// Gradients come on top of parameters, whatever the program does.
+void require_memory(const ParallelModel& model, const DeviceMesh& mesh, std::int64_t limit) {
+  if (limit == 0) return;
+  std::int64_t parameters = 0;
+  std::int64_t gradients = 0;
+  for (const TrainedTensor& one : model.trained()) {
+    const auto num_bytes = static_cast<std::int64_t>(intercept::held_part(one.tensor).nbytes());
+    parameters += num_bytes;
+    if (one.tensor.requires_grad()) gradients += num_bytes;
+  }
+  at::Tensor most = at::tensor({parameters + gradients}, at::kLong);
+  mesh.comm().all_reduce(most, ReduceOp::kMax);
+  if (most.item<std::int64_t>() <= limit) return;
+  throw ConfigError("a rank needs " + std::to_string(most.item<std::int64_t>()) +
+                    " bytes for its parameters and their gradients, and memory_limit_bytes is " +
+                    std::to_string(limit) + " (rank " + std::to_string(mesh.world_rank()) + " needs " +
+                    std::to_string(parameters) + " and " + std::to_string(gradients) +
+                    "): use more ranks along tp or pp, shards (data_parallelism \"fsdp\"), or raise the limit");
+}
+
+at::Device device_of(const torch::nn::Module& model) {
+  const auto parameters = model.parameters();
+  return parameters.empty() ? at::Device(at::kCPU) : parameters.front().device();
 }
 
 }  // namespace
 
-DeviceMesh make_mesh(const World& world, const ParallelizeOptions& options) {
-  if (options.tp() < 1 || world.size() % options.tp() != 0) {
-    throw ConfigError("expected tp to divide the " + std::to_string(world.size()) + " ranks, found " +
-                      std::to_string(options.tp()));
-  }
-  const int num_batches = world.size() / options.tp();
-  const int shard_ranks = options.shard_ranks();
-  std::vector<AxisSpec> axes{{"dp", num_batches}};
-  if (!is_hybrid(options)) {
-    if (shard_ranks != 0) throw ConfigError("shard_ranks is for fsdp.strategy \"hybrid_shard\" only");
-  } else {
-    if (shard_ranks < 1 || num_batches % shard_ranks != 0) {
-      throw ConfigError("hybrid_shard: expected shard_ranks to divide the " + std::to_string(num_batches) +
-                        " ranks, found " + std::to_string(shard_ranks));
-    }
-    axes = {{"replica", num_batches / shard_ranks}, {"shard", shard_ranks}};
-  }
-  // The last axis varies fastest: ranks that share layers are neighbours.
-  if (options.tp() > 1) axes.push_back({"tp", options.tp()});
-  return DeviceMesh(world, axes);
-}
-
-BatchRanks batch_ranks(const DeviceMesh& mesh) {
-  BatchRanks ranks;
-  const std::vector<int> coordinates = mesh.coordinates();
-  for (std::size_t i = 0; i < mesh.axes().size(); ++i) {
-    if (mesh.axes()[i].name == "tp") continue;
-    ranks.rank = ranks.rank * mesh.axes()[i].size + coordinates[i];
-    ranks.size *= mesh.axes()[i].size;
-  }
-  return ranks;
-}
-
-ParallelModel parallelize(const std::shared_ptr<torch::nn::Module>& model, const DeviceMesh& mesh,
-                          const ParallelizeOptions& options) {
+ParallelizedModel parallelize(const std::shared_ptr<torch::nn::Module>& model, const DeviceMesh& mesh,
+                              const ParallelizeOptions& options) {
   if (!model) throw ConfigError("there is no model to parallelize: the pointer is null");
-  require_axes_used(mesh, axes_of(options));
+  require_options(mesh, options);
+  require_layers(*model, options);
   if (options.recompute()) recompute_layers(*model);
+
+  auto shared = std::make_shared<ParallelizedState>();
   const auto cut = cut_layers(model, mesh, options);  // what follows keeps it
-  if (options.data_parallelism() == DataParallelism::kDdp) return distribute(model, mesh["dp"], options.ddp());
-  if (is_hybrid(options)) return fully_shard(model, mesh["shard"], mesh["replica"], options.fsdp());
-  return fully_shard(model, mesh["dp"], options.fsdp());
+  shared->pipeline = cut_into_stages(model, mesh, options);
+  const ParallelModel parallel = share(model, mesh, options);
+  require_memory(parallel, mesh, options.layout().memory_limit_bytes());
+
+  const auto batches = options.is_hybrid() ? mesh.sub({"replica", "shard"}) : mesh.sub({"dp"});
+  if (batches.size() > 1) shared->batches = batches.comm();
+  shared->micro_batch_size = options.layout().micro_batch_size();
+  shared->uses_autocast = options.layout().mixed_precision();
+  shared->is_reproducible = options.data_parallelism() == DataParallelism::kDdp ? options.ddp().reproducible()
+                                                                                : options.fsdp().reproducible();
+  shared->device = device_of(*model);
+  shared->world_rank = mesh.world_rank();
+  return {parallel, std::move(shared)};
 }
 
 }  // namespace tessera

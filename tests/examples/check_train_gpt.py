@@ -12,21 +12,26 @@ import tempfile
 from pathlib import Path
 
 SMALL = ["--steps=12", "--global_batch=8", "--micro_batch=2", "--sequence_length=32", "--schedule.warmup_steps=2",
-         "--validate_every=6", "--validation_samples=7", "--model.width=32", "--model.num_layers=1",
+         "--validate_every=6", "--validation_samples=7", "--model.width=32", "--model.num_layers=2",
          "--model.num_heads=2", "--sample.max_new_tokens=8", "--observe.progress=off"]
 FSDP = "--parallel.data_parallelism=fsdp"
+PLAN = ("--parallel.tp_plan=h.*.attn.c_attn: heads(2).packed(3).transposed,h.*.attn.c_proj: rows.heads(2).transposed,"
+        "h.*.mlp.c_fc: columns.transposed,h.*.mlp.c_proj: rows.transposed,wte: vocabulary")
 WAYS = {
     "ddp": [],
     "zero1": [FSDP, "--parallel.fsdp.strategy=zero1"],
     "zero2": [FSDP, "--parallel.fsdp.strategy=shard_grad_op"],
     "zero3": [FSDP, "--parallel.fsdp.strategy=full_shard", "--parallel.recompute=true"],
+    "tp": ["--parallel.tp=2", PLAN],
+    "pp": ["--parallel.pp=2", "--parallel.pipeline_schedule=zb-h1"],
+    "three_d": ["--parallel.tp=2", PLAN, "--parallel.pp=2", FSDP],
     "hybrid": [FSDP, "--parallel.fsdp.strategy=hybrid_shard", "--parallel.shard_ranks=2"],
 }
 RELATIVE = 1e-5
 
 
 def ranks_of(way):
-    return 4 if way == "hybrid" else 2
+    return {"hybrid": 4, "three_d": 8}.get(way, 2)
 
 
 def run(command, **arguments):
@@ -89,14 +94,24 @@ def check_stopped(example, straight):
         sys.exit(f"expected the last two steps, found {kept}")
 
 
+# Layouts with tensor parallelism or stages go on as each other and as shards; the others in every way among themselves.
+LAYERS = ["tp", "pp", "three_d"]
+
+
+def goes_on_as(saved):
+    if saved in LAYERS:
+        return [*LAYERS, "zero3"]
+    return [way for way in WAYS if way not in LAYERS] + (LAYERS if saved == "zero3" else [])
+
+
 def check_pairs(example, straight):
-    """A step that was saved in each way goes on in each."""
+    """A step that was saved in one way goes on in others."""
     largest, num_pairs = 0, 0
     for saved in WAYS:
         keeps = ["--schedule.total_steps=12", "--save_every=6", "--validation="]
         example.train(ranks_of(saved), *keeps, f"--checkpoints=by_{saved}", "--steps=6", "--observe.json=none.jsonl",
                       *WAYS[saved])
-        for goes_on in WAYS:
+        for goes_on in goes_on_as(saved):
             folder, lines = f"{saved}_{goes_on}", f"{saved}_{goes_on}.jsonl"
             shutil.copytree(example.folder / f"by_{saved}", example.folder / folder)
             output = example.train(ranks_of(goes_on), *keeps, f"--checkpoints={folder}", f"--observe.json={lines}",

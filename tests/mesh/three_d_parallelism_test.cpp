@@ -49,22 +49,42 @@ TEST(ThreeDParallelismConfig, RefusesWithAllFaultsAtOnce) {
                                    .pp(4)
                                    .num_layers(2)
                                    .micro_batch_size(0)
-                                   .memory_limit_bytes(0)
-                                   .communication_timeout(std::chrono::milliseconds(0))
+                                   .memory_limit_bytes(-1)
+                                   .memory_strategy(MemoryStrategy::kExtreme)
+                                   .communication_timeout(std::chrono::milliseconds(-1))
                                    .axis_order({"dp", "tp"}),
                                8);
-  for (const char* fault : {"need 12 ranks, the world has 8", "num_layers is 2 for 4 pipeline stages: use pp of 2",
-                            "micro_batch_size is 0", "memory_limit_bytes is 0", "communication_timeout is 0 ms",
-                            "axis_order is {dp, tp}: list each of {dp, tp, pp} exactly once"}) {
+  for (const char* fault :
+       {"need 12 ranks, the world has 8", "num_layers is 2 for 4 pipeline stages: use pp of 2", "micro_batch_size is 0",
+        "memory_limit_bytes is -1", "communication_timeout is -1 ms", "memory_strategy is extreme",
+        "axis_order is {dp, tp}: list each of {dp, tp, pp} exactly once"}) {
     EXPECT_NE(message.find(fault), std::string::npos) << fault << "\nis missing in\n" << message;
   }
 }
 
 TEST(ThreeDParallelismConfig, RefusesSizesBelowOneAndAnEmptyWorld) {
-  const auto message = refusal(Config().dp(0).tp(-1), 0);
-  EXPECT_NE(message.find("dp is 0"), std::string::npos) << message;
+  const auto message = refusal(Config().dp(-2).tp(-1), 0);
+  EXPECT_NE(message.find("dp is -2"), std::string::npos) << message;
   EXPECT_NE(message.find("tp is -1"), std::string::npos) << message;
   EXPECT_NE(message.find("the world has 0 ranks"), std::string::npos) << message;
+}
+
+TEST(ThreeDParallelismConfig, TakesAsManyCopiesAsTheRanksAllow) {
+  EXPECT_EQ(Config().dp(0).tp(2).pp(2).for_world(12).sizes(), (ThreeDSizes{3, 2, 2}));
+  EXPECT_EQ(refusal(Config().dp(0).tp(2).pp(2), 12), "");
+  EXPECT_NE(refusal(Config().dp(0).tp(2).pp(2), 10).find("start a multiple of 4 ranks"), std::string::npos);
+  const auto mesh = make_mesh(fake_world(0, 8), Config().dp(0).tp(2));
+  EXPECT_EQ(mesh["dp"].size(), 4);
+}
+
+TEST(ThreeDParallelismConfig, TakesZeroForWhatTheModelAndTheWorldHave) {
+  EXPECT_EQ(
+      refusal(Config().pp(4).num_layers(0).memory_limit_bytes(0).communication_timeout(std::chrono::milliseconds(0)),
+              4),
+      "");
+  EXPECT_EQ(refusal(Config().micro_batch_size(0), 1), "");
+  EXPECT_NE(refusal(Config().micro_batch_size(-1), 1).find("micro_batch_size is -1"), std::string::npos);
+  EXPECT_NE(refusal(Config().num_layers(-1), 1).find("num_layers is -1"), std::string::npos);
 }
 
 TEST(ThreeDParallelismConfig, InterleavingNeedsTwoLayersAStage) {
@@ -139,7 +159,7 @@ TEST(ThreeDParallelismConfig, GroupsOfTheMeshFollowStrategyAndTimeout) {
 }
 
 TEST(ThreeDParallelismConfig, MakeMeshValidatesFirst) {
-  EXPECT_THROW(make_mesh(fake_world(0, 8), Config().dp(8).micro_batch_size(0)), ConfigError);
+  EXPECT_THROW(make_mesh(fake_world(0, 8), Config().dp(8).micro_batch_size(-1)), ConfigError);
 }
 
 }  // namespace

@@ -443,6 +443,12 @@ TEST(PipelineMisuse, CutsThatDoNotFit) {
   EXPECT_THAT(refusal_of(options().split({"second"}).layers_per_stage({1, 2})),
               HasSubstr("split and layers_per_stage are both given"));
   EXPECT_THAT(refusal_of(options().layers_per_stage({2, 3})), HasSubstr("must have 2 numbers above 0 whose sum is"));
+  EXPECT_THAT(refusal_of(options().layer_costs({1, 2})),
+              ::testing::AllOf(HasSubstr("layer_costs has "), HasSubstr("2 numbers for 4 layers")));
+  EXPECT_THAT(refusal_of(options().layer_costs({1, 2}).layers_per_stage({1, 2})),
+              HasSubstr("layer_costs and layers_per_stage are both given"));
+  EXPECT_THAT(refusal_of(options().layer_costs({1, 2}).split({"second"})),
+              HasSubstr("split and layer_costs are both given"));
   EXPECT_THAT(refusal_of(options().schedule("interleaved").num_chunks(4)),
               HasSubstr("layers for a pipeline of 8 stages"));
   EXPECT_THAT(refusal_of(options().place({"second"})), HasSubstr("place must have the form"));
@@ -470,13 +476,30 @@ TEST(PipelineMisuse, OtherWaysToShareItAfterwards) {
     const auto net = std::make_shared<Net>();
     const Pipeline pipe = pipeline(net, world, two_stages());
     const auto copied = [&] { const auto copies = distribute(net, world); };
-    EXPECT_THAT(message_of<ConfigError>(copied), HasSubstr("distribute different models"));
+    EXPECT_THAT(message_of<ConfigError>(copied), HasSubstr("do not distribute the same model"));
     const auto sharded = [&] { const auto shards = fully_shard(net, world); };
-    EXPECT_THAT(message_of<ConfigError>(sharded), HasSubstr("distribute different models"));
+    EXPECT_THAT(message_of<ConfigError>(sharded), HasSubstr("do not distribute the same model"));
     const auto again = [&] { const auto stages = pipeline(net, world, two_stages()); };
     EXPECT_THAT(message_of<ConfigError>(again), HasSubstr("the model is on the stages of a pipeline already"));
     const auto cut = [&] { const auto parts = tensor_parallel(net, world, {{"first", split_columns()}}); };
     EXPECT_THAT(message_of<ConfigError>(cut), HasSubstr("is cut already: call tensor_parallel() once for a model"));
+  });
+}
+
+TEST(PipelineMisuse, SchedulesAndCutsThatDifferBetweenRanks) {
+  run_threads(2, [&](const World& world) {
+    const bool is_first = world.rank() == 0;
+    const auto cut = [&] {
+      pipeline(std::make_shared<Net>(), world, PipelineOptions().split({is_first ? "second" : "norm"}));
+    };
+    EXPECT_THAT(message_of<ConfigError>(cut), HasSubstr("do not cut the same model into stages"));
+    const auto net = std::make_shared<Net>();
+    const auto kind = is_first ? PipelineScheduleKind::kGPipe : PipelineScheduleKind::kOneForwardOneBackward;
+    const Pipeline pipe = pipeline(net, world, PipelineOptions().split({"second"}).own_schedule([kind](int num) {
+      return make_pipeline_schedule(kind, {2, num});
+    }));
+    const auto step = [&] { pipe.step(batch(), 4, [&](const Tensor& micro) { return plain_forward(*net, micro); }); };
+    EXPECT_THAT(message_of<ConfigError>(step), HasSubstr("the list of operations"));
   });
 }
 

@@ -5,6 +5,7 @@
 #include <tessera/intercept/deferred_init.h>
 #include <tessera/intercept/split_product.h>
 #include <tessera/optim/clip_grad_norm.h>
+#include <tessera/pipeline/layer_list.h>
 #include <tessera/pipeline/pipeline.h>
 
 #include <ATen/ATen.h>
@@ -342,6 +343,40 @@ TEST(Pipeline, GivesBytesToItsOwnStagesAlone) {
     }
     require_equal(num_bytes, std::int64_t{(64 * 64 + 64) * 4}, "bytes of parameters");
     pipe.step(torch::ones({2, 64}), 2, [&](const Tensor& micro) { return net->forward(micro).square().mean(); });
+  });
+}
+
+TEST(Pipeline, TakesAListOfLayerFactories) {
+  const auto factories = [] {
+    std::vector<LayerFactory> layers;
+    for (int i = 0; i < 4; ++i) layers.emplace_back([] { return nn::AnyModule(nn::Linear(64, 64)); });
+    layers.emplace_back([] { return nn::AnyModule(nn::ReLU()); });
+    return layers;
+  };
+  torch::manual_seed(5);
+  nn::Sequential alone;
+  for (const LayerFactory& make : factories()) alone->push_back(make());
+  const auto expected = alone->forward(torch::ones({2, 64})).square().mean();
+  expected.backward();
+  torch::manual_seed(5);
+  auto model = deferred_layers(factories());  // ranks that are threads share the generator
+  const World world = fake_world(0, 1);
+  const Pipeline pipe = pipeline(model, world, PipelineOptions().schedule("interleaved").num_chunks(4));
+  const auto loss =
+      pipe.step(torch::ones({2, 64}), 1, [&](const Tensor& micro) { return model->forward(micro).square().mean(); });
+  require(at::equal(loss, expected.detach()), "the loss");
+  for (std::size_t i = 0; i < alone->parameters().size(); ++i) {
+    require(at::equal(model->parameters()[i].grad(), alone->parameters()[i].grad()), "gradients");
+  }
+}
+
+TEST(Pipeline, CutsByTheCostOfLayers) {
+  run_threads(2, [&](const World& world) {
+    const nn::Sequential model(nn::Linear(4, 4), nn::Linear(4, 4), nn::Linear(4, 4), nn::Linear(4, 4));
+    const Pipeline pipe = pipeline(model, world, PipelineOptions().layer_costs({1, 1, 1, 3}));
+    pipe.step(torch::ones({2, 4}), 2,
+              [&](const Tensor& micro) { return nn::Sequential(model)->forward(micro).square().mean(); });
+    require_equal(pipe.report().stages[1].first, std::string("3.weight"), "the second stage begins with");
   });
 }
 

@@ -113,16 +113,50 @@ TEST(ModelParallelContext, TrainsAModelAsOneProcess) {
   }
 }
 
+/// The same in steps of micro-batches.
+std::map<std::string, at::Tensor> stepped(SharedNet& net, const ParallelizedModel& model, const at::Tensor& batch) {
+  torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    model.step(batch, [&](const at::Tensor& micro) { return net.forward(micro).square().mean(); });
+    optimizer.step();
+  }
+  std::map<std::string, at::Tensor> weights;
+  const auto whole = model.gather();
+  for (const auto& entry : net.named_parameters()) weights[entry.key()] = entry.value().detach().clone();
+  return weights;
+}
+
+TEST(ModelParallelContext, TrainsInStagesAndInBothWaysAsOneProcess) {
+  const auto alone = std::make_shared<SharedNet>();
+  const auto expected = trained(*alone, ParallelModel(alone), numbers({8, kSharedNetInputs}));
+  const auto pipeline = ModelParallelConfig().strategy(ModelParallelism::kPipeline).num_devices(2).pipeline_depth(2);
+  const auto hybrid = tensor_config().strategy(ModelParallelism::kHybrid).num_devices(4).pipeline_depth(2);
+  for (const ModelParallelConfig& config : {pipeline, hybrid}) {
+    run_threads(4, [&](const World& world) {
+      const ModelParallelContext context(world, ModelParallelConfig(config).micro_batch_size(2));
+      const auto net = std::make_shared<SharedNet>();
+      const auto found = stepped(*net, context.parallelize(net), numbers({8, kSharedNetInputs}));
+      for (const auto& [name, value] : expected) {
+        require(at::allclose(found.at(name), value, 1e-10, 1e-12), name + " differs from one process's");
+      }
+      require_equal(context.mesh()["pp"].size(), 2, "stages");
+    });
+  }
+}
+
 TEST(ModelParallelContext, TellsAllThatIsWrongAtOnce) {
   run_threads(4, [](const World& world) {
     const auto config = ModelParallelConfig().num_devices(3).pipeline_depth(2).device_ids({0, 1});
     expect_parts(message_of<ConfigError>([&] { const ModelParallelContext context(world, config); }),
                  {"num_devices: expected a divisor of the 4 ranks, found 3",
                   "pipeline_depth: expected 1 with the strategy \"tensor\", found 2", "device_ids: ", "(rank "});
-    expect_parts(message_of<ConfigError>([&] {
-                   const ModelParallelContext context(world, ModelParallelConfig().strategy(ModelParallelism::kHybrid));
-                 }),
-                 {"strategy: only \"tensor\" is there yet"});
+    const auto hybrid = ModelParallelConfig().strategy(ModelParallelism::kHybrid).pipeline_depth(3);
+    expect_parts(message_of<ConfigError>([&] { const ModelParallelContext context(world, hybrid); }),
+                 {"pipeline_depth: expected a divisor of the 4 devices of a model, found 3"});
+    const auto stages = ModelParallelConfig().strategy(ModelParallelism::kPipeline).pipeline_depth(2);
+    expect_parts(message_of<ConfigError>([&] { const ModelParallelContext context(world, stages); }),
+                 {"pipeline_depth: expected the 4 devices of a model, found 2"});
     expect_parts(message_of<ConfigError>([&] {
                    const ModelParallelContext context(world, ModelParallelConfig().split_dim(2));
                    context.partition(at::ones({2, 2}));

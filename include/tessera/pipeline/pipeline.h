@@ -1,7 +1,7 @@
 #pragma once
 
 #include <tessera/mesh/ranks.h>
-#include <tessera/pipeline/micro_batches.h>
+#include <tessera/pipeline/pipeline_batch.h>
 #include <tessera/pipeline/pipeline_options.h>
 #include <tessera/schedule/pipeline_schedule.h>
 #include <tessera/shard/parallel_model.h>
@@ -48,15 +48,6 @@ struct PipelineReport {
   std::string text() const;
 };
 
-/// One batch for `Pipeline`, in micro-batches.
-struct PipelineBatch {
-  int num_micro_batches = 0;
-  std::function<at::Tensor(int)> loss;                  ///< of a micro-batch: runs the model
-  std::function<std::vector<at::Tensor>(int)> tensors;  ///< that a micro-batch consists of
-  std::vector<double> weights;                          ///< of the micro-batches' losses; any sum
-  double loss_scale = 1;                                ///< of the gradients, as GradScaler has it
-};
-
 /// A model whose layers lie on several ranks. A handle: cheap to copy.
 ///
 ///   auto pipe = tessera::pipeline(model, mesh["pp"], tessera::PipelineOptions().split({"blocks.6"}));
@@ -76,23 +67,23 @@ class Pipeline : public ParallelModel {
   /// on every rank. Collective. Throws ConfigError where the numbers would not be those of one process.
   template <class Batch, class Loss>
   at::Tensor step(const Batch& batch, int num_micro_batches, const Loss& loss) const {
-    return run(batch_of(MicroBatches<Batch>::split(batch, num_micro_batches), loss, SampleCount{}), true);
+    return run(make_pipeline_batch(MicroBatches<Batch>::split(batch, num_micro_batches), loss, SampleCount{}), true);
   }
   /// With weights of your own: the number of tokens that count, say. `weight(micro)` is a number of 0 or more.
   template <class Batch, class Loss, class Weight>
   at::Tensor step(const Batch& batch, int num_micro_batches, const Loss& loss, const Weight& weight) const {
-    return run(batch_of(MicroBatches<Batch>::split(batch, num_micro_batches), loss, weight), true);
+    return run(make_pipeline_batch(MicroBatches<Batch>::split(batch, num_micro_batches), loss, weight), true);
   }
   /// Of a batch that is divided already.
   template <class Micro, class Loss, class Weight>
   at::Tensor step_of(const std::vector<Micro>& micros, const Loss& loss, const Weight& weight) const {
-    return run(batch_of(micros, loss, weight), true);
+    return run(make_pipeline_batch(micros, loss, weight), true);
   }
 
   /// The mean of the losses without gradients. Collective.
   template <class Batch, class Loss>
   at::Tensor evaluate(const Batch& batch, int num_micro_batches, const Loss& loss) const {
-    return run(batch_of(MicroBatches<Batch>::split(batch, num_micro_batches), loss, SampleCount{}), false);
+    return run(make_pipeline_batch(MicroBatches<Batch>::split(batch, num_micro_batches), loss, SampleCount{}), false);
   }
 
   /// For what the functions above do not cover. `trains`: with backward passes.
@@ -104,32 +95,6 @@ class Pipeline : public ParallelModel {
   PipelineReport report() const;
 
  private:
-  struct SampleCount {};
-
-  template <class Micro, class Loss, class Weight>
-  static PipelineBatch batch_of(std::vector<Micro> micros, const Loss& loss, const Weight& weight) {
-    PipelineBatch batch;
-    batch.num_micro_batches = static_cast<int>(micros.size());
-    for (const Micro& micro : micros) {
-      if constexpr (std::is_same_v<Weight, SampleCount>) {
-        const std::vector<at::Tensor> tensors = MicroBatches<Micro>::tensors(micro);
-        double num_samples = 1;
-        for (const at::Tensor& one : tensors) {
-          if (!one.defined() || one.dim() == 0) continue;
-          num_samples = static_cast<double>(one.size(0));
-          break;
-        }
-        batch.weights.push_back(num_samples);
-      } else {
-        batch.weights.push_back(static_cast<double>(weight(micro)));
-      }
-    }
-    auto shared = std::make_shared<const std::vector<Micro>>(std::move(micros));
-    batch.loss = [shared, &loss](int i) -> at::Tensor { return loss((*shared)[static_cast<std::size_t>(i)]); };
-    batch.tensors = [shared](int i) { return MicroBatches<Micro>::tensors((*shared)[static_cast<std::size_t>(i)]); };
-    return batch;
-  }
-
   std::shared_ptr<pp::PipelineState> state_;
 };
 

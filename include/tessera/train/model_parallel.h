@@ -31,8 +31,11 @@ struct ModelParallelConfig {
   TORCH_ARG(ModelParallelism, strategy) = ModelParallelism::kTensor;
   /// Which accelerator each rank of a node takes, by its local rank. Empty: that of the same number.
   TORCH_ARG(std::vector<std::int64_t>, device_ids) = {};
-  /// How many stages the layers form. 1 for the strategy "tensor".
+  /// How many stages the layers form: 1 for the strategy "tensor", `num_devices` for "pipeline", a divisor of it for
+  /// "hybrid".
   TORCH_ARG(int, pipeline_depth) = 1;
+  /// Samples of one forward, in step() of the parallelized model. 0: all at once, for the strategy "tensor" alone.
+  TORCH_ARG(int, micro_batch_size) = 1;
   /// The dimension that the context's partition(), gather() and reduce_scatter() divide. Negative: from the end.
   TORCH_ARG(std::int64_t, split_dim) = 0;
   /// Layers compute again in backward instead of keeping what it needs (see ParallelizeOptions::recompute).
@@ -53,7 +56,7 @@ struct ModelParallelConfig {
 ///
 ///   const World world = init(config.world_options());
 ///   const ModelParallelContext context(world, config);
-///   const ParallelModel parallel = context.parallelize(model);
+///   const ParallelizedModel parallel = context.parallelize(model);
 ///
 /// The collectives below are over the devices that share layers, and gradients pass through them as through a
 /// DistributedTensor. None writes into its argument.
@@ -63,7 +66,7 @@ class ModelParallelContext {
   ModelParallelContext(const World& world, const ModelParallelConfig& config);
 
   const ModelParallelConfig& config() const { return config_; }
-  /// "dp" (copies of the model) and "tp" (its devices).
+  /// "dp" (copies of the model), "tp" (devices that share layers) and "pp" (stages).
   const DeviceMesh& mesh() const { return mesh_; }
   /// This rank's: an accelerator if the machine has one.
   at::Device device() const { return device_; }
@@ -81,10 +84,10 @@ class ModelParallelContext {
   at::Tensor broadcast(const at::Tensor& tensor, int root = 0) const;
 
   /// The model as the config says. Collective: over the mesh. Throws as tessera::parallelize() does.
-  ParallelModel parallelize(const std::shared_ptr<torch::nn::Module>& model) const;
+  ParallelizedModel parallelize(const std::shared_ptr<torch::nn::Module>& model) const;
   template <class Holder>
     requires requires(const Holder& holder) { std::shared_ptr<torch::nn::Module>(holder.ptr()); }
-  ParallelModel parallelize(const Holder& model) const {
+  ParallelizedModel parallelize(const Holder& model) const {
     return parallelize(std::shared_ptr<torch::nn::Module>(model.ptr()));
   }
 

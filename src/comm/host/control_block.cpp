@@ -80,9 +80,7 @@ void Waiter::pause() {
 }
 
 void Waiter::check(Deadline deadline, const std::function<std::string()>& what) const {
-  if (loss_) {
-    if (const std::string lost = loss_(); !lost.empty()) throw CommError(what() + ": " + lost);
-  }
+  if (const std::string lost = find_loss(); !lost.empty()) throw CommError(what() + ": " + lost);
   if (deadline.passed()) {
     throw CommError(what() + ": not done after " + std::to_string(deadline.timeout().count()) + " ms");
   }

@@ -118,6 +118,9 @@ class Waiter {
  public:
   Waiter(int num_local_ranks, LossCheck loss);
 
+  /// A sentence about a lost member, empty while all live.
+  std::string find_loss() const { return loss_ ? loss_() : std::string(); }
+
   /// Blocks: until `ready()`, sleeping on `word`. The rank that makes `ready` true changes `word` and then wakes it.
   /// Throws CommError after the deadline, or when a member is lost; `what` names the operation and the missing ranks.
   template <typename Ready, typename What>

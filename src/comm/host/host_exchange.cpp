@@ -71,6 +71,10 @@ const std::byte* HostExchange::Window::block(int rank, std::size_t b) const {
 void HostExchange::require_alive(const HostCall& call) const {
   const std::uint32_t gave_up = group_->control.gave_up().load(std::memory_order_acquire);
   if (gave_up == 0) return;
+  // Who calls later than others must hear of the loss too, and not of the rank that noticed it first.
+  if (const std::string lost = group_->waiter.find_loss(); !lost.empty()) {
+    throw CommError(std::string(name_of(static_cast<std::uint32_t>(call.operation))) + ": " + lost);
+  }
   throw CommError(std::string(name_of(static_cast<std::uint32_t>(call.operation))) + ": rank " +
                   std::to_string(gave_up - 1) +
                   " of this group gave up waiting for the others in an earlier call, and since then the group is dead; "

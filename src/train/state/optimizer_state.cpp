@@ -172,7 +172,8 @@ void OptimizerState::capture(RankState& into) const {
         if (holds(part)) into.values[value_name(part.name, "is_new")] = true;
         continue;
       }
-      if (kind_.step) into.values[value_name(part.name, "step")] = kind_.step(*state);
+      // A rank of a pipeline that has loaded a step for what lies on others does not count on.
+      if (kind_.step && holds(part)) into.values[value_name(part.name, "step")] = kind_.step(*state);
       for (const StateTensor& one : kind_.tensors) {
         const at::Tensor& tensor = one.of(*state);
         if (!tensor.defined() || !holds(part)) continue;

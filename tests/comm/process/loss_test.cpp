@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <set>
+#include <thread>
 
 #include "comm/process/roles.h"
 #include "comm/process/segment_inspection.h"
@@ -24,7 +25,9 @@ constexpr int kVictim = 1;
 
 void call_until_lost(const Communicator& comm, const std::string& operation) {
   const auto size = operation.ends_with("big") ? std::int64_t{2} << 20 : std::int64_t{16};
-  if (operation.starts_with("all_reduce")) comm.all_reduce(at::ones({size}));
+  // The other survivor has given up before this one calls.
+  if (operation == "late" && comm.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(800));
+  if (operation.starts_with("all_reduce") || operation == "late") comm.all_reduce(at::ones({size}));
   if (operation == "zero_copy") comm.all_reduce(comm.empty({1 << 20}));
   if (operation == "barrier") comm.barrier();
   if (operation == "async") comm.all_reduce_async(at::ones({size})).wait();
@@ -107,6 +110,8 @@ TEST(Loss, FailsCollectivesWithinASecondAndLeavesNothing) {
     expect_noticed(operation);
   }
 }
+
+TEST(Loss, IsNamedToARankThatCallsWhenAnotherHasGivenUp) { notice("late"); }
 
 TEST(Loss, FailsMessagesWithinASecondAndLeavesNothing) {
   for (const char* operation : {"recv", "send_big"}) expect_noticed(operation);

@@ -39,15 +39,11 @@ enum class MemoryStrategy {
   kExtreme,     ///< and state lies on disk
 };
 
-/// A training layout in three dimensions. Call `validate(world.size())` before anything is built from it.
-///
-/// In effect today: the sizes and the axis order (`rank_mapping`, `make_mesh`), the number of layers
-/// (`layers_per_stage`), the communication strategy and timeout (the groups of `make_mesh`).
-/// Stored, and checked where possible, but without effect until its module exists: micro_batch_size and
-/// pipeline_schedule (pipeline), memory_strategy and gradient_checkpointing (recompute, offload), mixed_precision
-/// (train), memory_limit_bytes (planner, offload).
+/// A training layout in three dimensions, for `parallelize()`, on which every field acts. Call
+/// `validate(world.size())` before anything is built from it; `make_mesh()` and `parallelize()` do.
 struct ThreeDParallelismConfig {
-  /// Copies of the model, each on its own part of the batch. Raise it for throughput.
+  /// Copies of the model, or shards of it (ParallelizeOptions::data_parallelism), each with its own part of the batch.
+  /// 0: as many as the ranks allow. Raise it for throughput.
   TORCH_ARG(int, dp) = 1;
   /// Ranks that share each layer. Raise it when a layer is too large or too slow; keep it inside a node.
   TORCH_ARG(int, tp) = 1;
@@ -55,9 +51,12 @@ struct ThreeDParallelismConfig {
   TORCH_ARG(int, pp) = 1;
   /// The axes from the slowest to the fastest. Change it when tp is to lie inside a node: {"dp", "pp", "tp"}.
   TORCH_ARG(std::vector<std::string>, axis_order) = RankMapping::default_order();
-  /// Layers of the model that are spread over the stages.
+  /// Layers of the model that are spread over the stages: the elements of its `ModuleList`s and `Sequential`s. Another
+  /// number than the model has is refused. 0: as many as it has, such that stages have as equal numbers of parameters as
+  /// can be, instead of layers.
   TORCH_ARG(int, num_layers) = 24;
-  /// Samples that pass through the pipeline together. Raise it until a stage's kernels are busy.
+  /// Samples of one forward: a rank divides its part of a batch into as many micro-batches as it takes. 0: all at once.
+  /// Raise it until kernels are busy.
   TORCH_ARG(int, micro_batch_size) = 1;
   /// Raise it when `memory_limit_bytes` does not suffice, lower it for speed.
   TORCH_ARG(MemoryStrategy, memory_strategy) = MemoryStrategy::kStandard;
@@ -65,13 +64,14 @@ struct ThreeDParallelismConfig {
   TORCH_ARG(CommunicationStrategy, communication_strategy) = CommunicationStrategy::kBackend;
   /// Raises the memory strategy kBasic to kStandard, and never lowers one.
   TORCH_ARG(bool, gradient_checkpointing) = false;
-  /// Computes in bf16 with master weights in fp32. Turn it on where the hardware has bf16.
+  /// Computes in bf16 with master weights in fp32, by autocast. Turn it on where the hardware has bf16.
   TORCH_ARG(bool, mixed_precision) = false;
   /// Only with pp above 1. kInterleaved and kZeroBubbleV need two layers a stage or more.
   TORCH_ARG(PipelineScheduleKind, pipeline_schedule) = PipelineScheduleKind::kInterleaved;
-  /// What a rank may use of its device: 8 GB (of 2^30 bytes). Set it to what the device has.
+  /// What a rank may use of its device: 8 GB (of 2^30 bytes). A model whose parameters and gradients alone need more on
+  /// a rank is refused. 0: no limit. Set it to what the device has.
   TORCH_ARG(std::int64_t, memory_limit_bytes) = std::int64_t{8} << 30;
-  /// How long a call in a group may take. Raise it for jobs whose ranks drift far apart.
+  /// How long a call in a group may take. 0: as long as in the world. Raise it for jobs whose ranks drift far apart.
   TORCH_ARG(std::chrono::milliseconds, communication_timeout) = std::chrono::seconds(30);
 
  public:
@@ -79,16 +79,23 @@ struct ThreeDParallelismConfig {
 
   ThreeDSizes sizes() const { return {dp_, tp_, pp_}; }
 
-  /// Throws ConfigError with all faults at once, each with its fix.
+  /// With the size of "dp" that `dp(0)` stands for.
+  ThreeDParallelismConfig for_world(int world_size) const;
+
+  /// Everything that is wrong with it, each fault with its fix; empty if nothing is.
+  std::vector<std::string> faults(int world_size) const;
+  /// Throws ConfigError with all faults at once.
   void validate(int world_size) const;
 
   /// `memory_strategy`, raised by `gradient_checkpointing`.
   MemoryStrategy effective_memory_strategy() const;
 
-  /// How many layers each stage holds, by number or by the cost of each layer (one for each of `num_layers`).
+  /// How many layers the stages of each rank hold, by number or by the cost of each layer (one for each of `num_layers`).
   /// Throws ConfigError when there are fewer layers than stages.
   std::vector<int> layers_per_stage() const;
   std::vector<int> layers_per_stage(const std::vector<double>& layer_costs) const;
+  /// Stages of each rank of a pipeline, as its schedule has them.
+  int chunks() const;
   /// What to tell the user when `layers_per_stage()` is uneven, which is allowed.
   std::optional<std::string> uneven_stages_note() const;
 

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <tessera/comm/communicator.h>
+#include <tessera/pipeline/pipeline.h>
+
+#include <c10/core/Device.h>
+
+#include <memory>
+#include <optional>
+
+namespace tessera {
+
+/// What a ParallelizedModel knows of its layout.
+struct ParallelizedState {
+  std::optional<Communicator> batches;  ///< the ranks with batches of their own; none: this rank alone
+  std::optional<Pipeline> pipeline;
+  int micro_batch_size = 0;
+  bool uses_autocast = false;
+  bool is_reproducible = false;  ///< micro-batches are added up along a tree, and divided by their number there
+  at::Device device{at::kCPU};   ///< of the model
+  int world_rank = 0;
+};
+
+}  // namespace tessera
