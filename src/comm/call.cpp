@@ -61,19 +61,20 @@ void require_agreement(Group& group, const CallRecord& call) {
 }
 
 Call::Call(std::shared_ptr<Group> group, const char* operation, const at::Tensor& about,
-           std::chrono::milliseconds timeout, const std::source_location& where)
+           std::chrono::milliseconds timeout, const std::source_location& where, int peer)
     : state_(std::make_shared<Work::State>()) {
   state_->kept.reserve(2);  // what most calls keep
   state_->operation = operation;
   state_->where = where;
   state_->timeout = timeout;
-  is_collective_ = std::string_view(operation) != "send" && std::string_view(operation) != "recv";
+  is_collective_ = state_->is_collective();
   flight::CallStart call;
   call.is_collective = is_collective_;
   state_->sequence = group->next_sequence(is_collective_);
   call.group = group->recorded_as();
   call.sequence = state_->sequence;
   call.operation = operation;
+  if (peer >= 0 && peer < group->size()) call.peer = group->ranks()[static_cast<std::size_t>(peer)];
   call.where = where;
   if (about.defined()) {
     about_ = about;
@@ -117,6 +118,7 @@ void Call::note_when_done() {
 }
 
 void Call::note_begun() {
+  if (!is_collective_) state_->group->world().recorder->set_awaited(state_->ticket, false);
   if (began_ns_ != 0) state_->blocked_ns = flight::now_ns() - began_ns_;
 }
 

@@ -24,8 +24,9 @@ void require_agreement(Group& group, const CallRecord& call);
 /// One call of a Communicator on its way to a backend: records it, starts it, and adds its description to errors.
 class Call {
  public:
+  /// `peer`: of a message, a rank of the group that need not exist.
   Call(std::shared_ptr<Group> group, const char* operation, const at::Tensor& about, std::chrono::milliseconds timeout,
-       const std::source_location& where);
+       const std::source_location& where, int peer = -1);
 
   /// Keeps `tensor` alive until the operation is done.
   Call& keep(at::Tensor tensor);

@@ -407,7 +407,7 @@ Work Communicator::all_to_all_async(const at::Tensor& tensor, std::int64_t dim, 
 // ---- send and recv --------------------------------------------------------------------------------------------------
 
 Work Communicator::start_send(const at::Tensor& tensor, int to, bool async, const Where& where) const {
-  Call call(group_, "send", tensor, settings_.timeout, where);
+  Call call(group_, "send", tensor, settings_.timeout, where, to);
   check_rank(call, to, size(), "the receiver");
   call.require(to != rank(), "a rank does not send to itself; copy the tensor");
   const at::Tensor data = tensor.contiguous();
@@ -425,7 +425,7 @@ Work Communicator::start_send(const at::Tensor& tensor, int to, bool async, cons
 }
 
 Work Communicator::start_recv(const at::Tensor& tensor, int from, bool async, const Where& where) const {
-  Call call(group_, "recv", tensor, settings_.timeout, where);
+  Call call(group_, "recv", tensor, settings_.timeout, where, from);
   check_rank(call, from, size(), "the sender");
   call.require(from != rank(), "a rank does not receive from itself; copy the tensor");
   const at::Tensor data = in_place(call, tensor);

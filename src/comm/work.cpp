@@ -57,6 +57,7 @@ void Work::wait() {
   if (state_->finished) return;
   flight::Recorder& recorder = *state_->group->world().recorder;
   const std::int64_t began_ns = recorder.is_heard() ? flight::now_ns() : 0;
+  if (!state_->is_collective()) recorder.set_awaited(state_->ticket, true);
   try {
     if (state_->transfer) {
       state_->transfer->wait(std::chrono::steady_clock::now() + state_->timeout);

@@ -12,6 +12,7 @@
 #include <memory>
 #include <source_location>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/group.h"
@@ -40,6 +41,8 @@ struct Work::State {
   std::exception_ptr failure;  ///< what every wait throws
 
   ~State();
+
+  bool is_collective() const { return std::string_view(operation) != "send" && std::string_view(operation) != "recv"; }
 
   /// "all_reduce #3 of group world, called on rank 1 of 4 at train.cpp:40"
   std::string describe() const;

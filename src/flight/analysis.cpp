@@ -144,9 +144,20 @@ std::string with_verb(const std::vector<int>& ranks, const char* singular, const
   return rank_text(ranks) + " " + (ranks.size() == 1 ? singular : plural);
 }
 
+/// Null: nothing is known, or it made none.
+const CallRecord* call_of(const RankStatus& status) {
+  return status.snapshot ? current_call(*status.snapshot) : nullptr;
+}
+
 bool failed_last(const RankStatus& status) {
-  return status.snapshot && !status.snapshot->calls.empty() &&
-         status.snapshot->calls.back().state == CallState::kFailed;
+  const CallRecord* const call = call_of(status);
+  return call != nullptr && call->state == CallState::kFailed;
+}
+
+/// "recv #3 of group g, from rank 0, at train.cpp:4 (started)", behind the task that it is a part of.
+std::string call_in_task(const RankStatus& status, const CallRecord& call) {
+  const auto& task = status.snapshot->task;
+  return task ? task->what + ": " + to_string(call) : to_string(call);
 }
 
 const char* verb_of_several(RankCondition condition) {
@@ -165,9 +176,12 @@ class Analysis {
     }
     const bool disagree = !all.empty();
     for (const auto& [cause, ranks] : lost_together(disagree)) all.push_back(lost(ranks));
-    if (all.empty()) {
-      for (const GroupHistory& history : histories_) add_absent(history, all);
-    }
+    if (!all.empty()) return all;
+    for (const auto& [rank, waiting] : awaited()) all.push_back(keeps_waiting(rank, waiting));
+    if (const auto circle = circle_of_messages()) all.push_back(*circle);
+    // Ranks that have not come to a collective because they wait for a message of somebody else are no cause.
+    if (!all.empty()) return all;
+    for (const GroupHistory& history : histories_) add_absent(history, all);
     return all;
   }
 
@@ -176,6 +190,65 @@ class Analysis {
     const auto found = std::find_if(report_.ranks.begin(), report_.ranks.end(),
                                     [&](const RankStatus& status) { return status.rank == rank; });
     return found == report_.ranks.end() ? nullptr : &*found;
+  }
+
+  /// The other end of the message that a rank waits for; nothing if it waits for none.
+  std::optional<int> awaited_by(int rank) const {
+    const RankStatus* const status = status_of(rank);
+    const CallRecord* const call = status == nullptr ? nullptr : call_of(*status);
+    // A rank whose call failed had waited too.
+    if (call == nullptr || call->peer < 0 || call->state == CallState::kDone) return std::nullopt;
+    return call->peer;
+  }
+
+  /// The ranks at the ends of all chains of ranks that wait for messages, with those that wait for them, directly or
+  /// not. Not those that wait for something themselves.
+  std::map<int, std::vector<int>> awaited() const {
+    std::map<int, std::vector<int>> found;
+    for (const RankStatus& status : report_.ranks) {
+      int end = status.rank;
+      std::set<int> passed;
+      for (auto next = awaited_by(end); next && passed.insert(end).second; next = awaited_by(end)) end = *next;
+      if (end == status.rank || passed.contains(end)) continue;
+      const RankStatus* const last = status_of(end);
+      if (last != nullptr && last->condition == RankCondition::kWaiting) continue;
+      found[end].push_back(status.rank);
+    }
+    return found;
+  }
+
+  Finding keeps_waiting(int rank, const std::vector<int>& waiting) const {
+    Finding finding;
+    finding.ranks = {rank};
+    finding.what = with_verb(waiting, "waits", "wait") + " for messages of rank " + std::to_string(rank);
+    const RankStatus* const status = status_of(rank);
+    if (status != nullptr && status->snapshot && status->snapshot->task) {
+      finding.what += ", which is in " + status->snapshot->task->what;
+    }
+    describe(rank, finding);
+    finding.advice = report_.fatal
+                         ? "see why it does not send: an endless loop, a read that blocks, another order of calls"
+                         : "nothing, if it is only slow; the job goes on until the communication timeout";
+    return finding;
+  }
+
+  std::optional<Finding> circle_of_messages() const {
+    for (const RankStatus& status : report_.ranks) {
+      std::vector<int> circle{status.rank};
+      for (auto next = awaited_by(status.rank); next; next = awaited_by(*next)) {
+        if (*next == status.rank) {
+          Finding finding;
+          finding.ranks = circle;
+          finding.what = rank_text(circle) + " wait for messages of each other";
+          for (const int rank : circle) describe(rank, finding);
+          finding.advice = "let one of them send before it receives";
+          return finding;
+        }
+        if (std::find(circle.begin(), circle.end(), *next) != circle.end()) break;
+        circle.push_back(*next);
+      }
+    }
+    return std::nullopt;
   }
 
   /// The lost ranks, by cause. Each dead or stopped process is a cause of its own; ranks that are silent or missing for
@@ -196,13 +269,10 @@ class Analysis {
     const RankStatus* status = status_of(rank);
     if (status == nullptr || !status->snapshot) {
       add_once(finding, "nothing is known of what " + rank_text(finding.ranks) + " did");
-    } else if (status->snapshot->calls.empty()) {
-      finding.details.push_back("rank " + std::to_string(rank) + " has made no call yet");
     } else {
-      const CallRecord& last = status->snapshot->calls.back();
-      finding.details.push_back("rank " + std::to_string(rank) +
-                                (last.state == CallState::kStarted ? " is in " : " was last in ") + to_string(last));
+      describe_calls(*status, finding);
     }
+    describe_waiting(rank, finding);
     for (const GroupHistory& history : histories_) {
       const auto gap = history.gap();
       if (!gap || std::find(gap->absent.begin(), gap->absent.end(), rank) == gap->absent.end()) continue;
@@ -212,6 +282,28 @@ class Analysis {
     if (status == nullptr || status->stack.empty()) return;
     finding.details.push_back("rank " + std::to_string(rank) + " is at:");
     for (const std::string& frame : status->stack) finding.details.push_back("  " + frame);
+  }
+
+  static void describe_calls(const RankStatus& status, Finding& finding) {
+    const std::string who = "rank " + std::to_string(status.rank);
+    const std::string is_in = status.condition == RankCondition::kDead ? " was in " : " is in ";
+    const CallRecord* const call = call_of(status);
+    if (call != nullptr && is_waited_in(*call)) {
+      finding.details.push_back(who + is_in + call_in_task(status, *call));
+      return;
+    }
+    if (status.snapshot->task) finding.details.push_back(who + is_in + status.snapshot->task->what);
+    finding.details.push_back(call == nullptr ? who + " has made no call yet"
+                                              : who + " was last in " + to_string(*call));
+  }
+
+  /// Those that wait for a message of it.
+  void describe_waiting(int rank, Finding& finding) const {
+    for (const RankStatus& status : report_.ranks) {
+      if (awaited_by(status.rank) != rank) continue;
+      add_once(finding,
+               "rank " + std::to_string(status.rank) + " waits for it in " + call_in_task(status, *call_of(status)));
+    }
   }
 
   static void add_once(Finding& finding, std::string detail) {

@@ -9,7 +9,7 @@
 
 namespace tessera::flight {
 
-inline constexpr std::uint64_t kBoxMagic = 0x3230584f42525354;  // "TSRBOX02"
+inline constexpr std::uint64_t kBoxMagic = 0x3330584f42525354;  // "TSRBOX03"
 inline constexpr std::size_t kMaxGroups = 256;
 inline constexpr std::size_t kMaxDims = 6;
 
@@ -25,15 +25,23 @@ struct CallEntry {
   std::uint64_t sequence;
   std::int64_t started_ns;
   std::int64_t ended_ns;
+  std::int64_t awaited_ns;
   std::array<std::int64_t, kMaxDims> shape;
   std::uint32_t num_dims;
   std::uint32_t group;
   std::uint32_t line;
+  std::int32_t peer;
   std::uint8_t state;
   std::uint8_t is_collective;
   std::array<char, 26> operation;
   std::array<char, 16> dtype;
   std::array<char, 96> file;  // its end
+};
+
+struct TaskEntry {
+  std::atomic<std::uint64_t> version;  // odd while it is written
+  std::int64_t started_ns;             // 0: there is no task
+  std::array<char, 160> what;
 };
 
 /// The layout of a black box. Two builds of Tessera with different layouts cannot share one: its size is checked.
@@ -46,6 +54,7 @@ struct Box {
   std::array<char, 512> verdict;
   std::atomic<std::uint32_t> num_groups;
   std::atomic<std::uint64_t> next_ticket;
+  TaskEntry task;
   std::array<GroupEntry, kMaxGroups> groups;
   std::array<CallEntry, Recorder::kCapacity> calls;
 };

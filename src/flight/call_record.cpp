@@ -2,6 +2,7 @@
 #include <tessera/flight/clock.h>
 #include <tessera/flight/process_state.h>
 #include <tessera/flight/rank_set.h>
+#include <tessera/flight/snapshot.h>
 
 #include <algorithm>
 #include <array>
@@ -33,6 +34,9 @@ std::string to_string(const CallRecord& record) {
                       : record.state == CallState::kDone  ? "done"
                                                           : "failed";
   std::string text = record.operation + " #" + std::to_string(record.sequence) + " of group " + record.group;
+  if (record.peer >= 0) {
+    text += (record.operation == "recv" ? ", from rank " : ", to rank ") + std::to_string(record.peer);
+  }
   if (!record.dtype.empty()) text += ", " + data_text(record);
   return text + ", at " + record.file + ":" + std::to_string(record.line) + " (" + state + ")";
 }
@@ -53,6 +57,21 @@ std::string agreement_key(const CallRecord& record) {
 }  // namespace tessera
 
 namespace tessera::flight {
+
+bool is_waited_in(const CallRecord& call) {
+  return call.state == CallState::kStarted && (call.is_collective || call.awaited_ns != 0);
+}
+
+std::int64_t waits_since(const CallRecord& call) { return call.awaited_ns != 0 ? call.awaited_ns : call.started_ns; }
+
+const CallRecord* current_call(const Snapshot& snapshot) {
+  const CallRecord* latest = nullptr;
+  for (auto call = snapshot.calls.rbegin(); call != snapshot.calls.rend(); ++call) {
+    if (is_waited_in(*call)) return &*call;
+    if (latest == nullptr && call->state != CallState::kStarted) latest = &*call;
+  }
+  return latest;
+}
 
 std::int64_t now_ns() {
   timespec now{};

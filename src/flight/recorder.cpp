@@ -43,6 +43,8 @@ std::optional<CallRecord> read_entry(const Box& box, const CallEntry& entry) {
   record.state = static_cast<CallState>(std::min<std::uint8_t>(entry.state, 2));
   record.started_ns = entry.started_ns;
   record.ended_ns = entry.ended_ns;
+  record.awaited_ns = entry.awaited_ns;
+  record.peer = entry.peer;
   const std::size_t num_dims = std::min<std::size_t>(entry.num_dims, kMaxDims);
   record.shape.assign(entry.shape.begin(), entry.shape.begin() + static_cast<std::ptrdiff_t>(num_dims));
   const std::uint32_t group = entry.group;
@@ -51,6 +53,19 @@ std::optional<CallRecord> read_entry(const Box& box, const CallEntry& entry) {
   record.group = group < kMaxGroups ? text_of(box.groups[group].name) : "?";
   return record;
 }
+
+namespace {
+
+std::optional<TaskRecord> read_task(const TaskEntry& entry) {
+  const std::uint64_t before = entry.version.load(std::memory_order_acquire);
+  if (before % 2 == 1 || entry.started_ns == 0) return std::nullopt;
+  TaskRecord task{text_of(entry.what), entry.started_ns};
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (entry.version.load(std::memory_order_relaxed) != before) return std::nullopt;
+  return task;
+}
+
+}  // namespace
 
 Snapshot read_box(const Box& box) {
   Snapshot snapshot;
@@ -69,6 +84,7 @@ Snapshot read_box(const Box& box) {
     if (auto record = read_entry(box, entry)) by_ticket.emplace(entry.ticket, std::move(*record));
   }
   for (auto& [ticket, record] : by_ticket) snapshot.calls.push_back(std::move(record));
+  snapshot.task = read_task(box.task);
   return snapshot;
 }
 
@@ -119,6 +135,7 @@ struct Recorder::State {
   State& operator=(const State&) = delete;
 
   CallEntry& entry(std::uint64_t ticket) const { return box.calls[ticket % kCapacity]; }
+  void put_task(const std::string& what, std::int64_t started_ns) const;
 
   std::optional<BlackBox> own;  // where no launcher keeps one
   std::string path;
@@ -176,6 +193,8 @@ std::uint64_t Recorder::begin(const CallStart& call) {
   entry.sequence = call.sequence;
   entry.started_ns = now_ns();
   entry.ended_ns = 0;
+  entry.awaited_ns = call.is_collective ? 0 : entry.started_ns;
+  entry.peer = call.peer;
   entry.num_dims = static_cast<std::uint32_t>(std::min(call.shape.size(), kMaxDims));
   std::copy_n(call.shape.begin(), entry.num_dims, entry.shape.begin());
   entry.group = call.group;
@@ -188,6 +207,51 @@ std::uint64_t Recorder::begin(const CallStart& call) {
   entry.version.store(version + 1, std::memory_order_release);
   state_->box.next_ticket.store(ticket, std::memory_order_release);
   return ticket;
+}
+
+void Recorder::set_awaited(std::uint64_t ticket, bool is_awaited) {
+  const std::lock_guard lock(state_->mutex);
+  CallEntry& entry = state_->entry(ticket);
+  if (entry.ticket != ticket) return;  // overwritten since
+  const std::uint64_t version = entry.version.load(std::memory_order_relaxed) | 1;
+  entry.version.store(version, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  entry.awaited_ns = is_awaited ? now_ns() : 0;
+  entry.version.store(version + 1, std::memory_order_release);
+}
+
+void Recorder::State::put_task(const std::string& what, std::int64_t started_ns) const {
+  TaskEntry& entry = box.task;
+  const std::uint64_t version = entry.version.load(std::memory_order_relaxed) | 1;
+  entry.version.store(version, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  entry.started_ns = started_ns;
+  put(entry.what, what);
+  entry.version.store(version + 1, std::memory_order_release);
+}
+
+std::optional<TaskRecord> Recorder::begin_task(const std::string& what) {
+  const std::lock_guard lock(state_->mutex);
+  auto outer = read_task(state_->box.task);
+  state_->put_task(what, now_ns());
+  return outer;
+}
+
+void Recorder::end_task(const std::optional<TaskRecord>& outer) {
+  std::shared_ptr<CallListener> listener;
+  std::optional<TaskRecord> ended;
+  {
+    const std::lock_guard lock(state_->mutex);
+    listener = state_->listener.lock();
+    if (listener) ended = read_task(state_->box.task);
+    state_->put_task(outer ? outer->what : "", outer ? outer->started_ns : 0);
+  }
+  if (ended) listener->task_ended(ended->what, ended->started_ns, now_ns());
+}
+
+std::optional<TaskRecord> Recorder::task() const {
+  const std::lock_guard lock(state_->mutex);
+  return read_task(state_->box.task);
 }
 
 void Recorder::end(std::uint64_t ticket, bool failed, std::int64_t done_ns, std::int64_t blocked_ns) {
@@ -235,13 +299,19 @@ std::optional<CallRecord> Recorder::oldest_under_way() const {
   const std::uint64_t newest = state_->box.next_ticket.load(std::memory_order_relaxed);
   std::uint64_t& oldest = state_->oldest;
   oldest = std::max(oldest, newest >= kCapacity ? newest - kCapacity + 1 : 1);
-  for (; oldest <= newest; ++oldest) {
-    const CallEntry& entry = state_->entry(oldest);
-    if (entry.ticket == oldest && entry.state == static_cast<std::uint8_t>(CallState::kStarted)) {
-      return read_entry(state_->box, entry);
-    }
+  const auto is_under_way = [this](std::uint64_t ticket) {
+    const CallEntry& entry = state_->entry(ticket);
+    return entry.ticket == ticket && entry.state == static_cast<std::uint8_t>(CallState::kStarted);
+  };
+  while (oldest <= newest && !is_under_way(oldest)) ++oldest;
+  std::optional<CallRecord> found;
+  for (std::uint64_t ticket = oldest; ticket <= newest; ++ticket) {
+    if (!is_under_way(ticket)) continue;
+    auto call = read_entry(state_->box, state_->entry(ticket));
+    if (!call || !is_waited_in(*call)) continue;
+    if (!found || waits_since(*call) < waits_since(*found)) found = std::move(call);
   }
-  return std::nullopt;
+  return found;
 }
 
 BlackBox::BlackBox() : descriptor_(memfd_create("tessera_black_box", MFD_CLOEXEC)) {

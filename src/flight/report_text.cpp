@@ -128,7 +128,9 @@ nlohmann::json to_object(const CallRecord& call) {
           {"line", call.line},
           {"state", static_cast<int>(call.state)},
           {"started_ns", call.started_ns},
-          {"ended_ns", call.ended_ns}};
+          {"ended_ns", call.ended_ns},
+          {"peer", call.peer},
+          {"awaited_ns", call.awaited_ns}};
 }
 
 CallRecord call_from(const nlohmann::json& object) {
@@ -146,6 +148,8 @@ CallRecord call_from(const nlohmann::json& object) {
   call.state = static_cast<CallState>(state);
   read_number(object, "started_ns", call.started_ns);
   read_number(object, "ended_ns", call.ended_ns);
+  if (object.contains("peer")) read_number(object, "peer", call.peer);  // reports of version 0.1 lack these
+  if (object.contains("awaited_ns")) read_number(object, "awaited_ns", call.awaited_ns);
   return call;
 }
 
@@ -159,9 +163,12 @@ nlohmann::json to_object(const Snapshot& snapshot, std::size_t num_calls) {
   nlohmann::json calls = nlohmann::json::array();
   const std::size_t skipped = snapshot.calls.size() > num_calls ? snapshot.calls.size() - num_calls : 0;
   for (std::size_t i = skipped; i < snapshot.calls.size(); ++i) calls.push_back(to_object(snapshot.calls[i]));
-  return {{"rank", snapshot.rank},    {"world_size", snapshot.world_size}, {"process", snapshot.process},
-          {"host", snapshot.host},    {"verdict", snapshot.verdict},       {"groups", std::move(groups)},
-          {"calls", std::move(calls)}};
+  nlohmann::json task;
+  if (snapshot.task) task = {{"what", snapshot.task->what}, {"started_ns", snapshot.task->started_ns}};
+  return {{"rank", snapshot.rank},       {"world_size", snapshot.world_size},
+          {"process", snapshot.process}, {"host", snapshot.host},
+          {"verdict", snapshot.verdict}, {"groups", std::move(groups)},
+          {"calls", std::move(calls)},   {"task", std::move(task)}};
 }
 
 Snapshot snapshot_from(const nlohmann::json& object) {
@@ -176,6 +183,11 @@ Snapshot snapshot_from(const nlohmann::json& object) {
                                parse_ranks(group.at("ranks").get<std::string>())});
   }
   for (const auto& call : object.at("calls")) snapshot.calls.push_back(call_from(call));
+  if (object.contains("task") && !object.at("task").is_null()) {
+    snapshot.task.emplace();
+    object.at("task").at("what").get_to(snapshot.task->what);
+    read_number(object.at("task"), "started_ns", snapshot.task->started_ns);
+  }
   return snapshot;
 }
 
@@ -224,9 +236,20 @@ std::string wrapped(const std::string& label, const std::string& text, int width
 std::string state_of(const RankStatus& status) {
   std::string text = verb(status.condition);
   if (!status.detail.empty()) text += " (" + status.detail + ")";
-  if (!status.snapshot || status.snapshot->calls.empty()) return text;
-  const CallRecord& last = status.snapshot->calls.back();
-  return text + (last.state == CallState::kStarted ? " in " : ", last call ") + to_string(last);
+  if (!status.snapshot) return text;
+  const auto& task = status.snapshot->task;
+  if (task) text += " in " + task->what;
+  const CallRecord* const call = current_call(*status.snapshot);
+  if (call == nullptr) return text;
+  return text + (!is_waited_in(*call) ? ", last call " : task ? ": " : " in ") + to_string(*call);
+}
+
+/// Since when it waits in its call, or, if it waits in none, does its task; 0: neither.
+std::int64_t begin_of(const RankStatus& status) {
+  if (!status.snapshot) return 0;
+  const CallRecord* const call = current_call(*status.snapshot);
+  if (call != nullptr && is_waited_in(*call)) return waits_since(*call);
+  return status.snapshot->task ? status.snapshot->task->started_ns : 0;
 }
 
 /// Ranks that do the same are one line, for there may be thousands.
@@ -244,9 +267,7 @@ std::string table(const HangReport& report, int width) {
     std::int64_t longest = 0;
     for (const RankStatus* status : by_state[state]) {
       ranks.push_back(status->rank);
-      if (!status->snapshot || status->snapshot->calls.empty()) continue;
-      const CallRecord& last = status->snapshot->calls.back();
-      if (last.state == CallState::kStarted) longest = std::max(longest, report.time_ns - last.started_ns);
+      if (const std::int64_t begin = begin_of(*status); begin != 0) longest = std::max(longest, report.time_ns - begin);
     }
     text += wrapped(ranks_text(ranks) + " ", state + (longest > 0 ? ", for " + seconds_text(longest) : ""), width);
   }

@@ -18,7 +18,9 @@ namespace tessera::launch {
 namespace {
 
 bool is_in_a_call(const std::optional<flight::Snapshot>& snapshot) {
-  return snapshot && !snapshot->calls.empty() && snapshot->calls.back().state == CallState::kStarted;
+  if (!snapshot) return false;
+  const CallRecord* const call = flight::current_call(*snapshot);
+  return call != nullptr && flight::is_waited_in(*call);
 }
 
 flight::RankStatus status_of(const Rank& rank) {
@@ -121,7 +123,8 @@ std::string verdict_of(const Rank& rank) {
   const auto snapshot = rank.recorded();
   if (!snapshot) return "";
   // A rank whose last call succeeded has recovered since.
-  const bool went_on = !snapshot->calls.empty() && snapshot->calls.back().state == CallState::kDone;
+  const CallRecord* const call = flight::current_call(*snapshot);
+  const bool went_on = call != nullptr && call->state == CallState::kDone;
   return went_on ? "" : snapshot->verdict;
 }
 

@@ -39,7 +39,9 @@ bool has_communicated(const Rank& rank) {
 
 bool failed_in_a_call(const Rank& rank) {
   const auto snapshot = rank.recorded();
-  return snapshot && !snapshot->calls.empty() && snapshot->calls.back().state == CallState::kFailed;
+  if (!snapshot) return false;
+  const CallRecord* const call = flight::current_call(*snapshot);
+  return call != nullptr && call->state == CallState::kFailed;
 }
 
 bool is_about_the_living(const flight::Finding& finding, const std::vector<flight::RankStatus>& statuses) {

@@ -74,6 +74,10 @@ void Tracer::call_ended(const CallRecord& call, std::int64_t done_ns, std::int64
   if (is_on()) state_->add(CallEvent{call, done_ns, blocked_ns});
 }
 
+void Tracer::task_ended(const std::string& what, std::int64_t started_ns, std::int64_t ended_ns) {
+  add_span(what, started_ns, ended_ns);
+}
+
 void Tracer::write_pending() {
   const std::lock_guard writing(state_->writing);
   state_->being_written.clear();

@@ -1,5 +1,6 @@
 #include "pipeline/pipeline_state.h"
 
+#include <tessera/comm/task.h>
 #include <tessera/core/error.h>
 #include <tessera/intercept/acting_tensor.h>
 #include <tessera/intercept/gradient_node.h>
@@ -256,6 +257,7 @@ void PipelineState::agree(const PipelineBatch& batch, const PipelineSchedule& li
   std::vector<std::int64_t> mine;
   for (const Agreement& one : all) mine.push_back(one.digest);
   const auto count = static_cast<std::int64_t>(mine.size());
+  const comm::Task task(channels_.comm(), "begin of a step: comparison of the ranks");
   const at::Tensor of_all = channels_.comm().all_gather(at::tensor(mine, at::kLong).view({1, count}));
   for (std::int64_t i = 0; i < count; ++i) {
     for (std::int64_t rank = 1; rank < of_all.size(0); ++rank) {

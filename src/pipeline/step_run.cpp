@@ -1,5 +1,6 @@
 #include "pipeline/step_run.h"
 
+#include <tessera/comm/task.h>
 #include <tessera/core/error.h>
 #include <tessera/intercept/acting_tensor.h>
 
@@ -81,10 +82,25 @@ at::Tensor StepRun::run() {
   for (const PipelineOperation& operation : schedule_.operations[static_cast<std::size_t>(model_.rank)]) {
     execute(operation);
   }
-  outbox_.wait();
+  wait_for_outbox();
   if (settings_.trains) return_shared();
   restore_random_state(static_cast<int>(plans_.size()));
   return sum_of_losses();
+}
+
+/// For reports and traces, which number the ranks of the world.
+std::string StepRun::in_words(PipelineOperation operation) const {
+  if (!operation.is_computation()) operation.peer = channels_.comm().world_rank_of(operation.peer);
+  return to_string(operation);
+}
+
+std::string StepRun::rank_in_words(int rank) const {
+  return "rank " + std::to_string(channels_.comm().world_rank_of(rank));
+}
+
+void StepRun::wait_for_outbox() {
+  const comm::Task task(channels_.comm(), "end of a step: until the messages of this rank have left");
+  outbox_.wait();
 }
 
 void StepRun::execute(const PipelineOperation& operation) {
@@ -92,6 +108,7 @@ void StepRun::execute(const PipelineOperation& operation) {
   const int micro_batch = operation.micro_batch;
   const int stage = operation.stage;
   const Place place{micro_batch, stage};
+  const comm::Task task(channels_.comm(), in_words(operation));
   switch (operation.kind) {
     case Kind::kForward:
       return forward(micro_batch, stage);
@@ -264,6 +281,7 @@ void StepRun::fetch_shared() {
       for (const int rank : ranks) outbox_.send_values(rank, {value_of(one)}, {bytes});
     } else if (ranks.contains(model_.rank)) {
       const int owner = model_.rank_of_stage[static_cast<std::size_t>(one.stage)];
+      const comm::Task task(channels_.comm(), "RecvParameter " + one.name + ", from " + rank_in_words(owner));
       at::Tensor copy = as_held(one, receive_value(channels_, owner, value_of(one)));
       copy.set_requires_grad(one.tensor.requires_grad() && settings_.trains);
       model_.shared.emplace(place, std::move(copy));
@@ -293,6 +311,8 @@ void StepRun::return_shared() {
     if (!one.tensor.requires_grad()) continue;
     if (model_.is_here(one.stage)) {
       for (const int rank : ranks) {
+        const comm::Task task(channels_.comm(),
+                              "RecvGradient of parameter " + one.name + ", from " + rank_in_words(rank));
         const at::Tensor gradient = receive_gradient(channels_, rank, value_of(one));
         if (gradient.defined()) torch::autograd::backward({one.tensor}, {as_held(one, gradient)});
       }
@@ -301,7 +321,7 @@ void StepRun::return_shared() {
       outbox_.send_gradients(owner, {value_of(one)}, {shared_gradient(place)});
     }
   }
-  outbox_.wait();
+  wait_for_outbox();
   for (const StageTensor& one : model_.tensors) {
     if (model_.is_here(one.stage) || !one.tensor.grad().defined()) continue;
     throw ConfigError(
@@ -317,6 +337,7 @@ at::Tensor StepRun::sum_of_losses() {
   const int root = model_.rank_of_stage.back();
   const Shape& shape = plans_.front()->loss;
   if (!loss_.defined()) loss_ = at::empty({}, at::TensorOptions().dtype(shape.dtype).device(shape.device));
+  const comm::Task task(channels_.comm(), "broadcast of the loss, from " + rank_in_words(root));
   channels_.comm().broadcast(loss_, root);
   return loss_;
 }

@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -52,7 +53,10 @@ class StepRun {
   };
   using Place = std::pair<int, int>;  // micro-batch, stage
 
+  std::string in_words(PipelineOperation operation) const;
+  std::string rank_in_words(int rank) const;
   void execute(const PipelineOperation& operation);
+  void wait_for_outbox();
   void forward(int micro_batch, int stage);
   void backward(int micro_batch, int stage);
   void release_outputs(const Place& place);

@@ -151,5 +151,62 @@ TEST(Analysis, AdvisesToWaitWhileTheJobGoesOn) {
   EXPECT_THAT(scene.report(false).findings.at(0).advice, HasSubstr("only slow"));
 }
 
+TEST(Analysis, FollowsRanksThatWaitForMessagesToTheOneThatWaitsForNothing) {
+  Scene scene(4);
+  for (int rank = 0; rank < 4; ++rank) scene.call(rank, "barrier", 1);
+  scene.receive(3, 2, "RecvActivation of micro-batch 3, stage 3, from rank 2");
+  scene.receive(2, 1, "RecvActivation of micro-batch 3, stage 2, from rank 1");
+  scene.receive(0, 1, "RecvGradient of micro-batch 1, stage 0, from rank 1");
+  scene.leave(1);
+  // Received ahead: it is under way, and nobody waits for it.
+  scene.call(1, "recv", 51).is_collective = false;
+  scene.at(1).snapshot->calls.back().peer = 0;
+  scene.at(1).snapshot->task = TaskRecord{"Forward of micro-batch 3, stage 1", 1};
+  const auto findings = scene.report().findings;
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].ranks, std::vector{1});
+  EXPECT_EQ(findings[0].what, "ranks 0,2,3 wait for messages of rank 1, which is in Forward of micro-batch 3, stage 1");
+  const std::string details = all_details(findings[0]);
+  EXPECT_THAT(details,
+              HasSubstr("rank 2 waits for it in RecvActivation of micro-batch 3, stage 2, from rank 1: recv #2 "
+                        "of group pair, from rank 1"));
+  EXPECT_THAT(details, Not(HasSubstr("rank 3 waits for it")));
+}
+
+TEST(Analysis, TellsInWhatADeadRankWas) {
+  Scene scene(2);
+  for (int rank = 0; rank < 2; ++rank) scene.call(rank, "barrier", 1);
+  scene.receive(1, 0, "RecvActivation of micro-batch 3, stage 1, from rank 0");
+  scene.leave(0);
+  scene.at(0).condition = RankCondition::kDead;
+  scene.at(0).snapshot->task = TaskRecord{"Forward of micro-batch 3, stage 0", 1};
+  const auto findings = scene.report().findings;
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].what, "rank 0 is dead");
+  EXPECT_THAT(all_details(findings[0]), HasSubstr("rank 0 was in Forward of micro-batch 3, stage 0"));
+  EXPECT_THAT(all_details(findings[0]), HasSubstr("rank 1 waits for it in RecvActivation of micro-batch 3, stage 1"));
+}
+
+TEST(Analysis, NamesRanksThatWaitForEachOthersMessages) {
+  Scene scene(3);
+  scene.receive(0, 1, "a");
+  scene.receive(1, 0, "b");
+  scene.receive(2, 1, "c");
+  const auto findings = scene.report().findings;
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].what, "ranks 0,1 wait for messages of each other");
+}
+
+TEST(Analysis, LooksFurtherThanToARankThatWaitsInACollective) {
+  Scene scene(3);
+  for (int rank = 0; rank < 3; ++rank) scene.call(rank, "barrier", 1);
+  scene.receive(0, 1, "a");
+  scene.call(1, "all_reduce", 7);
+  scene.leave(2);
+  const auto findings = scene.report().findings;
+  ASSERT_FALSE(findings.empty());
+  EXPECT_THAT(findings[0].what, HasSubstr("not come to all_reduce"));
+}
+
 }  // namespace
 }  // namespace tessera::flight

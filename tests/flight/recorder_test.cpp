@@ -115,6 +115,37 @@ TEST(Recorder, KnowsTheOldestCallUnderWay) {
   EXPECT_EQ(recorder.oldest_under_way()->sequence, 3U);
 }
 
+TEST(Recorder, KnowsWhichMessagesAreWaitedFor) {
+  Recorder recorder;
+  const auto group = recorder.add_group("g", {0, 1});
+  CallStart message = start_of(group, 1);
+  message.is_collective = false;
+  message.peer = 1;
+  const auto ticket = recorder.begin(message);
+  EXPECT_EQ(recorder.oldest_under_way()->peer, 1);
+  recorder.set_awaited(ticket, false);
+  EXPECT_FALSE(recorder.oldest_under_way());
+  EXPECT_EQ(current_call(recorder.snapshot()), nullptr);
+  const auto collective = recorder.begin(start_of(group, 2));
+  recorder.set_awaited(ticket, true);
+  EXPECT_EQ(recorder.oldest_under_way()->sequence, 2U);
+  recorder.end(collective, false);
+  EXPECT_EQ(recorder.oldest_under_way()->sequence, 1U);
+}
+
+TEST(Recorder, KnowsTheTask) {
+  Recorder recorder;
+  EXPECT_FALSE(recorder.task());
+  const auto none = recorder.begin_task("a step");
+  EXPECT_FALSE(none);
+  const auto step = recorder.begin_task("a part of it");
+  EXPECT_EQ(recorder.snapshot().task->what, "a part of it");
+  recorder.end_task(step);
+  EXPECT_EQ(recorder.task(), step);
+  recorder.end_task(none);
+  EXPECT_FALSE(recorder.snapshot().task);
+}
+
 TEST(Recorder, CutsWhatDoesNotFit) {
   Recorder recorder;
   const std::string name = std::string(300, 'a') + "end";

@@ -40,6 +40,17 @@ class Scene {
     return calls.back();
   }
 
+  /// A rank waits for a message from another one, as a part of a task.
+  CallRecord& receive(int rank, int from, const std::string& task) {
+    CallRecord& record = call(rank, "recv", 50);
+    record.is_collective = false;
+    record.group = "pair";
+    record.peer = from;
+    record.awaited_ns = kStart;
+    at(rank).snapshot->task = TaskRecord{task, kStart};
+    return record;
+  }
+
   /// The rank returns from its call, into its own code.
   void leave(int rank) {
     at(rank).condition = RankCondition::kRunning;

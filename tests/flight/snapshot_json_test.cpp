@@ -13,6 +13,9 @@ TEST(SnapshotJson, ReadsWhatItWrote) {
   scene.call(1, "barrier", 41);
   Snapshot snapshot = *scene.at(1).snapshot;
   snapshot.verdict = "rank 0 ate the batch";
+  snapshot.task = TaskRecord{"Forward of micro-batch 3, stage 1", 7};
+  snapshot.calls.back().peer = 2;
+  snapshot.calls.back().awaited_ns = 9;
   EXPECT_EQ(snapshot_from_json(to_json(snapshot)), snapshot);
 }
 

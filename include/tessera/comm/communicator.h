@@ -62,6 +62,7 @@ namespace tessera {
 class Group;
 namespace comm {
 class Call;
+class Task;
 }  // namespace comm
 
 /// A group of ranks that can talk. A handle: cheap to copy, copies share the group.
@@ -206,6 +207,7 @@ class Communicator {
 
  private:
   friend class GroupMemory;
+  friend class comm::Task;
   struct Settings {
     std::chrono::milliseconds timeout;
     CommunicationStrategy strategy;

@@ -16,6 +16,7 @@ struct CallRecord {
   std::string group;
   std::string operation;
   bool is_collective = true;  ///< all but send and recv
+  int peer = -1;              ///< the rank of the world at the other end of a message; -1: none, or not known
   std::string dtype;          ///< empty where no tensor is involved
   std::vector<std::int64_t> shape;
   std::string file;
@@ -23,6 +24,9 @@ struct CallRecord {
   CallState state = CallState::kStarted;
   std::int64_t started_ns = 0;  ///< since 1970
   std::int64_t ended_ns = 0;    ///< 0 while under way
+  /// Since when its caller waits for a message under way; 0: it does other work meanwhile. A receive may be posted long
+  /// before anybody needs it.
+  std::int64_t awaited_ns = 0;
 
   bool operator==(const CallRecord&) const = default;
 };
@@ -54,6 +58,9 @@ class CallListener {
   /// caller did other work.
   /// Runs on the thread that waited for the call: be quick, and do not throw.
   virtual void call_ended(const CallRecord& call, std::int64_t done_ns, std::int64_t blocked_ns) = 0;
+
+  /// See comm::Task. On the thread of the task.
+  virtual void task_ended(const std::string& /*what*/, std::int64_t /*started_ns*/, std::int64_t /*ended_ns*/) {}
 };
 
 }  // namespace tessera::flight

@@ -58,6 +58,8 @@ class Tracer : public flight::CallListener {
   /// How far rank 0's clock was ahead of this rank's at this moment.
   void add_clock(const ClockOffset& offset);
   void call_ended(const CallRecord& call, std::int64_t done_ns, std::int64_t blocked_ns) override;
+  /// As a span.
+  void task_ended(const std::string& what, std::int64_t started_ns, std::int64_t ended_ns) override;
 
   /// Writes the events since the last call. Throws StorageError.
   void write_pending();

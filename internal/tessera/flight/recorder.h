@@ -21,6 +21,7 @@ struct CallStart {
   std::uint64_t sequence = 0;
   const char* operation = "";
   bool is_collective = true;
+  int peer = -1;  ///< see CallRecord
   const char* dtype = "";
   std::span<const std::int64_t> shape;
   std::source_location where;
@@ -58,10 +59,16 @@ class Recorder {
   /// knows where to look.
   void conclude(const std::string& why);
 
-  /// Returns a ticket for `end`.
+  /// Returns a ticket for `end`. The caller waits: a message may have to connect first.
   std::uint64_t begin(const CallStart& call);
+  /// Whether the caller of a message waits for it from now on.
+  void set_awaited(std::uint64_t ticket, bool is_awaited);
   /// `done_ns`: when the operation was done, if the caller knows; 0: now. `blocked_ns`: see CallListener.
   void end(std::uint64_t ticket, bool failed, std::int64_t done_ns = 0, std::int64_t blocked_ns = 0);
+
+  /// What this rank does from now on. Returns what it did before; that goes on afterwards (see end_task()).
+  std::optional<TaskRecord> begin_task(const std::string& what);
+  void end_task(const std::optional<TaskRecord>& outer);
 
   /// Notifies `listener` of every call that ends, until the listener is destroyed. It misses calls only if more than
   /// `kCapacity` are under way at once. Returns false, and changes nothing, while another listener lives.
@@ -73,7 +80,8 @@ class Recorder {
   /// Oldest first.
   std::vector<CallRecord> recent() const { return snapshot().calls; }
   Snapshot snapshot() const;
-  /// The call that has been under way for longest. Cheap: for watching.
+  std::optional<TaskRecord> task() const;
+  /// The call that this rank waits in for longest. Cheap: for watching.
   std::optional<CallRecord> oldest_under_way() const;
 
  private:

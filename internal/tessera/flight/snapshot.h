@@ -2,6 +2,8 @@
 
 #include <tessera/flight/call_record.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +19,14 @@ struct GroupRecord {
   bool operator==(const GroupRecord&) const = default;
 };
 
+/// What a rank does beside its calls, in words: "Forward of micro-batch 3, stage 0".
+struct TaskRecord {
+  std::string what;
+  std::int64_t started_ns = 0;
+
+  bool operator==(const TaskRecord&) const = default;
+};
+
 /// What one rank recorded, at one moment.
 struct Snapshot {
   int rank = -1;
@@ -26,9 +36,18 @@ struct Snapshot {
   std::string verdict;  ///< why the rank cannot go on; empty while it can
   std::vector<GroupRecord> groups;
   std::vector<CallRecord> calls;  ///< the latest, oldest first
+  std::optional<TaskRecord> task = std::nullopt;
 
   bool operator==(const Snapshot&) const = default;
 };
+
+/// Whether its caller waits in it.
+bool is_waited_in(const CallRecord& call);
+/// Since when.
+std::int64_t waits_since(const CallRecord& call);
+/// The call that a rank waits in; if it waits in none, the latest that has ended. Null: there is none. Messages under
+/// way while the rank does other work are neither.
+const CallRecord* current_call(const Snapshot& snapshot);
 
 /// Only the `num_calls` latest calls: a snapshot that travels should be small.
 std::string to_json(const Snapshot& snapshot, std::size_t num_calls = 64);

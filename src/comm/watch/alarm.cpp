@@ -137,11 +137,9 @@ flight::RankStatus answered(int rank, const Answer& answer) {
   status.rank = rank;
   status.stack = answer.stack;
   status.snapshot = flight::snapshot_from_json(answer.snapshot);
-  const auto& calls = status.snapshot->calls;
+  const CallRecord* const call = flight::current_call(*status.snapshot);
   // The call that failed and raised the alarm was waiting, too.
-  const bool in_call = std::any_of(calls.begin(), calls.end(),
-                                   [](const CallRecord& call) { return call.state == CallState::kStarted; }) ||
-                       (!calls.empty() && calls.back().state == CallState::kFailed);
+  const bool in_call = call != nullptr && (flight::is_waited_in(*call) || call->state == CallState::kFailed);
   status.condition = in_call ? flight::RankCondition::kWaiting : flight::RankCondition::kRunning;
   return status;
 }

@@ -28,7 +28,7 @@ constexpr int kCommErrorExitCode = 3;
 constexpr const char* kWithdrawn = "withdrawn";
 
 std::chrono::nanoseconds age_of(const CallRecord& call) {
-  return std::chrono::nanoseconds(flight::now_ns() - call.started_ns);
+  return std::chrono::nanoseconds(flight::now_ns() - flight::waits_since(call));
 }
 
 /// A stopped rank is not slow: the rank that watches it is about to report it.
@@ -44,6 +44,12 @@ bool is_false_alarm(const Alarm& alarm, const flight::HangReport& report) {
   return std::any_of(report.ranks.begin(), report.ranks.end(), [&](const flight::RankStatus& status) {
     return status.rank == alarm.about && flight::is_alive(status.condition);
   });
+}
+
+/// For a text that goes on with a call.
+std::string in_task(const flight::Recorder& recorder) {
+  const auto task = recorder.task();
+  return task ? task->what + ": " : "";
 }
 
 std::string seconds_text(std::chrono::nanoseconds time) { return flight::seconds_text(time.count()); }
@@ -125,6 +131,7 @@ void Watch::listen() {
         if (closed_ || stopping_) return;
       }
       answer(number);
+      if (alarm.kind == AlarmKind::kSlow) note_reported();
       conclude(number, alarm);
     }
   } catch (const std::exception& error) {
@@ -141,6 +148,14 @@ void Watch::answer(int number) {
     answer.lost.assign(lost_.begin(), lost_.end());
   }
   keys_.store().set(keys_.answer(number, settings_.rank), to_json(answer));
+}
+
+/// The ranks of a pipeline come to wait one after the other, for the same reason: one report is enough.
+void Watch::note_reported() {
+  const auto call = recorder_.oldest_under_way();
+  if (!call || age_of(*call) < settings_.slow_after / 2) return;
+  const std::lock_guard lock(mutex_);
+  last_slow_ = {call->group, call->sequence};
 }
 
 void Watch::conclude(int number, const Alarm& alarm) {
@@ -261,8 +276,8 @@ void Watch::look_at_oldest_call() {
       last_slow_ = {call->group, call->sequence};
     }
     raise({AlarmKind::kSlow, settings_.rank, -1,
-           call->operation + " #" + std::to_string(call->sequence) + " of group " + call->group + " has waited for " +
-               seconds_text(age) + " at " + call->file + ":" + std::to_string(call->line)});
+           in_task(recorder_) + call->operation + " #" + std::to_string(call->sequence) + " of group " + call->group +
+               " has waited for " + seconds_text(age) + " at " + call->file + ":" + std::to_string(call->line)});
   }
 }
 
@@ -284,7 +299,7 @@ void Watch::store_is_lost(const std::string& reason) {
   const std::string text = "the job's store" + (host < 0 ? "" : ", which rank " + std::to_string(host) + " hosts,") +
                            " is lost, so the ranks cannot say why: " + reason;
   std::fprintf(stderr, "tessera: rank %d: %s; this rank %s\n", settings_.rank, text.c_str(),
-               call ? ("is in " + to_string(*call)).c_str() : "is in no call");
+               call ? ("is in " + in_task(recorder_) + to_string(*call)).c_str() : "is in no call");
   set_verdict(text);
 }
 
@@ -292,7 +307,7 @@ void Watch::end_stuck_call() {
   const auto call = recorder_.oldest_under_way();
   if (!call || age_of(*call) < settings_.grace) return;
   std::fprintf(stderr, "tessera: rank %d ends, because %s; it was in %s\n", settings_.rank, verdict()->c_str(),
-               to_string(*call).c_str());
+               (in_task(recorder_) + to_string(*call)).c_str());
   std::fflush(nullptr);
   _exit(kCommErrorExitCode);
 }

@@ -63,6 +63,8 @@ class Watch {
   /// Returns whether this rank set the key of the alarm and so has to report.
   bool raise(const Alarm& alarm);
   void answer(int number);
+  /// The call that this rank waits in is in a report now.
+  void note_reported();
   void conclude(int number, const Alarm& alarm);
   void store_is_lost(const std::string& reason);
   void close_store();
