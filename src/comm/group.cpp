@@ -111,7 +111,13 @@ c10::intrusive_ptr<c10d::ProcessGroup> Group::process_group() {
 
 void Group::adopt(std::unique_ptr<Transfer> transfer, std::vector<at::Tensor> kept, bool outgoing) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(adopted_, [](const Adopted& message) { return message.transfer->test(); });
+  std::erase_if(adopted_, [](const Adopted& message) {
+    try {
+      return message.transfer->test();
+    } catch (const std::exception&) {
+      return true;  // it failed, and nobody asks any more: this is called by a destructor
+    }
+  });
   adopted_.push_back({std::move(kept), std::move(transfer), outgoing});
   connection_->transport->progress_in_background();
 }
