@@ -78,14 +78,17 @@ class GetsACoreAtOnce {
   GetsACoreAtOnce() {
     pthread_getschedparam(pthread_self(), &policy_, &before_);
     const sched_param first{.sched_priority = 1};
-    pthread_setschedparam(pthread_self(), SCHED_FIFO, &first);
+    gets_it_ = pthread_setschedparam(pthread_self(), SCHED_FIFO, &first) == 0;
     prctl(PR_SET_TIMERSLACK, 1);
   }
   ~GetsACoreAtOnce() { pthread_setschedparam(pthread_self(), policy_, &before_); }
   GetsACoreAtOnce(const GetsACoreAtOnce&) = delete;
   GetsACoreAtOnce& operator=(const GetsACoreAtOnce&) = delete;
 
+  bool gets_it() const { return gets_it_; }
+
  private:
+  bool gets_it_ = false;
   int policy_ = 0;
   sched_param before_{};
 };
@@ -107,6 +110,7 @@ class TimedPipeline::Clock {
   Clock(const Clock&) = delete;
   Clock& operator=(const Clock&) = delete;
 
+  bool gets_a_core_at_once() const { return priority_.gets_it(); }
   int take_most_alive() { return static_cast<int>(std::exchange(most_alive_, 0)); }
 
  private:
@@ -157,6 +161,8 @@ TimedPipeline::TimedPipeline(World world, const std::string& schedule, int num_m
 TimedPipeline::~TimedPipeline() = default;
 
 PipelineSchedule TimedPipeline::schedule() const { return pipe_.schedule(num_micro_batches_); }
+
+bool TimedPipeline::gets_a_core_at_once() const { return clock_->gets_a_core_at_once(); }
 
 TimedStep TimedPipeline::step() {
   const at::Tensor batch = at::ones({kSamples * num_micro_batches_, kInputs});

@@ -38,6 +38,8 @@ class TimedPipeline {
   /// Collective.
   TimedStep step();
   PipelineSchedule schedule() const;
+  /// Whether this process may have a core before others; where it may not, what they do is measured too.
+  bool gets_a_core_at_once() const;
 
  private:
   class Stages;

@@ -13,7 +13,8 @@ namespace tessera::testing {
 namespace {
 
 constexpr double kTolerance = 0.03;
-constexpr int kTries = 6;  // the fastest counts: others may use the cores
+constexpr double kToleranceBehindOthers = 0.2;  // where the ranks wait for cores
+constexpr int kTries = 6;                       // the fastest counts: others may use the cores
 
 using Size = std::tuple<std::string, int, int>;  // schedule, ranks, micro-batches
 
@@ -26,6 +27,7 @@ TEST_P(TimedStages, TakeTheSimulatedTime) {
   const TimedCosts costs;
   TimedStep expected;
   TimedStep found;
+  double tolerance = kTolerance;
   run_threads(num_ranks, [&](const World& world) {
     TimedPipeline pipe(world, schedule, num_micro_batches, costs);
     const TimedStep wanted = simulated(pipe.schedule(), costs);
@@ -40,8 +42,9 @@ TEST_P(TimedStages, TakeTheSimulatedTime) {
     if (world.rank() != 0) return;
     expected = wanted;
     found = best;
+    if (!pipe.gets_a_core_at_once()) tolerance = kToleranceBehindOthers;
   });
-  EXPECT_NEAR(found.seconds / expected.seconds, 1, kTolerance);
+  EXPECT_NEAR(found.seconds / expected.seconds, 1, tolerance);
   EXPECT_EQ(found.num_live, expected.num_live);
 }
 
