@@ -58,9 +58,18 @@ SavedTensorKeeper*& EngineFront::keeper() {
   return innermost;
 }
 
+std::atomic<SavedTensorKeeper*>& EngineFront::default_keeper() {
+  constinit static std::atomic<SavedTensorKeeper*> keeper = nullptr;
+  return keeper;
+}
+
 std::unique_ptr<torch::autograd::SavedVariableHooks> EngineFront::get_default_saved_variable_hooks() {
-  if (!keeper()) return behind().get_default_saved_variable_hooks();
-  auto slot = keeper()->make_slot();
+  SavedTensorKeeper* const of_thread = keeper();
+  SavedTensorKeeper* const asked = of_thread ? of_thread : default_keeper().load(std::memory_order_acquire);
+  if (!asked) return behind().get_default_saved_variable_hooks();
+  auto slot = asked->make_slot();
+  // Outside of scopes, what is installed behind may have hooks of its own.
+  if (!slot && !of_thread) return behind().get_default_saved_variable_hooks();
   return slot ? std::make_unique<SlotHooks>(std::move(slot)) : nullptr;
 }
 

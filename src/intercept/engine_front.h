@@ -22,6 +22,8 @@ class EngineFront : public torch::autograd::Engine {
   static void install();
   /// Of this thread's innermost scope; null: none.
   static SavedTensorKeeper*& keeper();
+  /// Asked where no scope is open, on every thread; null: none.
+  static std::atomic<SavedTensorKeeper*>& default_keeper();
 
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override;
   torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,

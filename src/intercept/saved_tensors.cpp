@@ -18,6 +18,13 @@ SavedTensorScope::~SavedTensorScope() { EngineFront::keeper() = outer_; }
 
 bool SavedTensorScope::is_open() { return EngineFront::keeper() != nullptr; }
 
+SavedTensorDefault::SavedTensorDefault(SavedTensorKeeper& keeper) {
+  EngineFront::install();
+  EngineFront::default_keeper().store(&keeper, std::memory_order_release);
+}
+
+SavedTensorDefault::~SavedTensorDefault() { EngineFront::default_keeper().store(nullptr, std::memory_order_release); }
+
 struct SavedByHand::Saved {
   torch::autograd::SavedVariable tensor;
 };

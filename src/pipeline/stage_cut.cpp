@@ -2,7 +2,7 @@
 
 #include <tessera/core/error.h>
 #include <tessera/mesh/three_d_parallelism.h>
-#include <tessera/shard/layers.h>
+#include <tessera/shard/layer_names.h>
 #include <tessera/shard/named_tensors.h>
 
 #include <torch/nn/module.h>
@@ -39,7 +39,7 @@ class Places {
       by_name_[item.key()] = places_.size();
       places_.push_back({item.key(), count, false});
     }
-    for (const std::string& name : shard::layer_names(model)) {
+    for (const std::string& name : layer_names(model)) {
       if (const auto place = find(name)) places_[*place].is_layer = true;
     }
     if (layers().size() >= static_cast<std::size_t>(num_stages)) return;

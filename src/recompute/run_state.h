@@ -48,12 +48,14 @@ class AutocastState {
   /// The settings of this thread.
   static AutocastState now();
   void set() const;
+  bool operator==(const AutocastState& other) const = default;
 
  private:
   struct OfDevice {
     c10::DeviceType device;
     bool enabled;
     c10::ScalarType dtype;
+    bool operator==(const OfDevice& other) const = default;
   };
   std::vector<OfDevice> devices_;
   bool cache_enabled_ = true;

@@ -4,7 +4,7 @@
 #include <tessera/fsdp/fully_shard.h>
 #include <tessera/intercept/acting_tensor.h>
 #include <tessera/recompute/recomputable.h>
-#include <tessera/shard/layers.h>
+#include <tessera/shard/layer_names.h>
 #include <tessera/train/parallelize.h>
 
 #include <ATen/ATen.h>
@@ -58,7 +58,7 @@ void require_options(const DeviceMesh& mesh, const ParallelizeOptions& options) 
 void require_layers(const torch::nn::Module& model, const ParallelizeOptions& options) {
   const int wanted = options.layout().num_layers();
   if (wanted == 0) return;
-  const auto layers = shard::layer_names(model);
+  const auto layers = layer_names(model);
   if (std::ssize(layers) == wanted) return;
   throw ConfigError("num_layers is " + std::to_string(wanted) + ", and the model has " + std::to_string(layers.size()) +
                     " elements in its ModuleLists and Sequentials: set num_layers to " + std::to_string(layers.size()) +

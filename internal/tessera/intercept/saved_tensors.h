@@ -40,6 +40,16 @@ class SavedTensorScope {
   SavedTensorKeeper* outer_;
 };
 
+/// While one lives, the tensors that autograd saves where no scope is open go to `keeper`, on every thread.
+/// Requires: the only one of the process; `keeper` lives for ever.
+class SavedTensorDefault {
+ public:
+  explicit SavedTensorDefault(SavedTensorKeeper& keeper);
+  ~SavedTensorDefault();
+  SavedTensorDefault(const SavedTensorDefault&) = delete;
+  SavedTensorDefault& operator=(const SavedTensorDefault&) = delete;
+};
+
 /// A tensor that is saved as a node would save it: through the keeper of the scope, if one is open.
 class SavedByHand {
  public:
