@@ -3,6 +3,7 @@
 #include <tessera/data_parallel/distribute.h>
 #include <tessera/fsdp/fully_shard.h>
 #include <tessera/intercept/acting_tensor.h>
+#include <tessera/recompute/memory_strategy.h>
 #include <tessera/recompute/recomputable.h>
 #include <tessera/shard/layer_names.h>
 #include <tessera/train/parallelize.h>
@@ -146,6 +147,7 @@ ParallelizedModel parallelize(const std::shared_ptr<torch::nn::Module>& model, c
   if (options.recompute()) recompute_layers(*model);
 
   auto shared = std::make_shared<ParallelizedState>();
+  shared->saving = save_memory(model, options.layout().effective_memory_strategy());
   const auto cut = cut_layers(model, mesh, options);  // what follows keeps it
   shared->pipeline = cut_into_stages(model, mesh, options);
   const ParallelModel parallel = share(model, mesh, options);

@@ -58,6 +58,8 @@ ParallelizedModel::ParallelizedModel(const ParallelModel& model, std::shared_ptr
 
 const std::optional<Pipeline>& ParallelizedModel::pipeline() const { return shared_->pipeline; }
 
+SavedMemoryReport ParallelizedModel::saved_memory() const { return shared_->saving.report(); }
+
 int ParallelizedModel::num_micro_batches(std::int64_t num_samples) const {
   const std::int64_t size = shared_->micro_batch_size;
   return size == 0 || num_samples == 0 ? 1 : static_cast<int>((num_samples + size - 1) / size);

@@ -2,6 +2,7 @@
 
 #include <tessera/comm/communicator.h>
 #include <tessera/pipeline/pipeline.h>
+#include <tessera/recompute/save_memory.h>
 
 #include <c10/core/Device.h>
 
@@ -14,6 +15,7 @@ namespace tessera {
 struct ParallelizedState {
   std::optional<Communicator> batches;  ///< the ranks with batches of their own; none: this rank alone
   std::optional<Pipeline> pipeline;
+  MemorySaving saving;
   int micro_batch_size = 0;
   bool uses_autocast = false;
   bool is_reproducible = false;  ///< micro-batches are added up along a tree, and divided by their number there

@@ -276,6 +276,30 @@ TEST(ThreeDParallelism, MixedPrecisionComputesInBfloat16WithWeightsAsTheyWere) {
   }
 }
 
+TEST(ThreeDParallelism, MemoryStrategiesComputeAgainInEveryLayout) {
+  const auto num_again = [](MemoryStrategy strategy, bool checkpointing, int tp, int pp) {
+    std::int64_t found = 0;
+    auto options = options_of(1, tp, pp, false);
+    ThreeDParallelismConfig layout = options.layout();
+    options.layout(layout.memory_strategy(strategy).gradient_checkpointing(checkpointing));
+    run_threads(tp * pp, [&](const World& world) {
+      const DeviceMesh mesh = make_mesh(world, options);
+      const auto net = std::make_shared<LayeredNet>();
+      const auto model = parallelize(net, mesh, options);
+      require_as_alone(train_steps(*net, model, mesh), "with a memory strategy");
+      if (world.rank() == 0) found = model.saved_memory().num_operators_again;
+    });
+    return found;
+  };
+  for (const auto& [tp, pp] : std::vector<std::pair<int, int>>{{1, 1}, {2, 1}, {1, 2}}) {
+    EXPECT_EQ(num_again(MemoryStrategy::kBasic, false, tp, pp), 0);
+    const std::int64_t standard = num_again(MemoryStrategy::kStandard, false, tp, pp);
+    EXPECT_GT(standard, 0) << tp << " x " << pp;
+    EXPECT_EQ(num_again(MemoryStrategy::kBasic, true, tp, pp), standard) << "raised";
+    EXPECT_GT(num_again(MemoryStrategy::kAggressive, true, tp, pp), standard) << "not lowered";
+  }
+}
+
 TEST(ThreeDParallelism, GroupsHaveTheStrategyAndTheTimeout) {
   run_threads(2, [](const World& world) {
     const auto layout = config()

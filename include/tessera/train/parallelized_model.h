@@ -3,6 +3,7 @@
 #include <tessera/pipeline/micro_batches.h>
 #include <tessera/pipeline/pipeline.h>
 #include <tessera/pipeline/pipeline_batch.h>
+#include <tessera/recompute/save_memory.h>
 #include <tessera/shard/parallel_model.h>
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +25,8 @@ struct ParallelizedState;
 ///   tessera::clip_grad_norm(parallel, 1.0);
 ///   optimizer.step();
 ///
-/// Without a pipeline a program may also call the model and `backward()` by itself, as with distribute().
+/// Without a pipeline a program may also call the model and `backward()` by itself, as with distribute(). A
+/// `memory_strategy` ends with the last copy of this handle.
 class ParallelizedModel : public ParallelModel {
  public:
   ParallelizedModel(const ParallelModel& model, std::shared_ptr<const ParallelizedState> state);
@@ -63,6 +65,8 @@ class ParallelizedModel : public ParallelModel {
   int num_micro_batches(std::int64_t num_samples) const;
   /// Its stages; none with one stage.
   const std::optional<Pipeline>& pipeline() const;
+  /// What `memory_strategy` keeps of this rank's activations.
+  SavedMemoryReport saved_memory() const;
 
  private:
   template <class Batch, class Loss, class Weight>
