@@ -82,7 +82,7 @@ double formula(const std::string& strategy, double attention_dropout) {
   const double sums = kBatch * kTokens * kHeads * 4.0;
   const double state = 5056;
   const bool drops = attention_dropout > 0;
-  if (strategy == "basic") return 18 * x + norms + (drops ? 4 * x + 3 * squares : sums);
+  if (strategy == "basic") return 18 * x + norms + (drops ? 3 * squares : sums);
   if (strategy == "standard") return 10 * x + norms + 2 * state + (drops ? squares + state : sums);
   return x + (drops ? 3 : 2) * state;
 }

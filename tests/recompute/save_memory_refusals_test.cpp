@@ -83,6 +83,8 @@ TEST(SaveMemoryRefuses, WeightsThatWereChangedBeforeBackward) {
       model->first->weight.add_(1);
       model->second->weight.add_(1);
     });
+    // Whichever is found first.
+    if (text.find("is needed to compute activations again") != std::string::npos) continue;
     expect_parts(text, {"a tensor that backward needs was changed in place after forward had used it",
                         "Run backward before the optimizer's step"});
   }
@@ -111,6 +113,13 @@ TEST(SaveMemoryRefuses, ActivationsThatWereChangedBehindAutogradsBack) {
     expect_parts(text,
                  {"changes a tensor in place where that cannot be replayed, as data(), NoGradGuard and detach_()"});
   }
+}
+
+TEST(SaveMemoryRefuses, WeightsThatWereChangedBehindAutogradsBack) {
+  const auto model = std::make_shared<Pair>();
+  const MemorySaving saved = save_memory(model, both_layers());
+  const auto text = refusal_in_backward(*model, [&] { model->first->weight.data().add_(1); });
+  expect_parts(text, {"has changed a tensor in place that is needed to compute activations again"});
 }
 
 TEST(SaveMemoryRefuses, AChangeInPlaceOfWhatGradientsNeed) {

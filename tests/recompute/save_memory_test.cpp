@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <thread>
 
 #include "parity/models.h"
 #include "recompute/blocks.h"
@@ -333,6 +334,45 @@ TEST(SaveMemory, KeepsWhatAGeneratorOfTheProgramDrew) {
     noise.bernoulli_(0.5, at::make_generator<at::CPUGeneratorImpl>(5));
     return at::gelu(x * noise);
   });
+}
+
+/// Its second layer is frozen, and changes what enters it.
+struct Changing : torch::nn::Module {
+  Changing() {
+    first = register_module("first", torch::nn::Linear(16, 16));
+    second = register_module("second", torch::nn::Linear(16, 16));
+    to(at::kDouble);
+    testing::fill_by_formula(*this);
+    for (at::Tensor& one : second->parameters()) one.set_requires_grad(false);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor h = first(x);
+    const at::Tensor k = second(h);
+    h.mul_(3);
+    return at::gelu(k) + h.sin();
+  }
+  torch::nn::Linear first{nullptr};
+  torch::nn::Linear second{nullptr};
+};
+
+TEST(SaveMemory, KeepsACopyOfWhatALayerChangesInPlace) {
+  const auto model = std::make_shared<Changing>();
+  const auto loss_of = [&] { return model->forward(waves({8, 16})).square().mean(); };
+  expect_parity(model, standard(), loss_of);
+  expect_parity(model, aggressive({"first", "second"}), loss_of);
+}
+
+TEST(SaveMemory, ServesForwardsOfAnyThread) {
+  const auto model = std::make_shared<Stack>(2);
+  const at::Tensor input = waves({2, 5, 16});
+  const auto plain = results_of(*model, [&] { return model->forward(input).square().mean(); });
+  for (const auto& options : {standard(), aggressive()}) {
+    const MemorySaving saved = save_memory(model, options);
+    std::vector<at::Tensor> found;
+    std::thread([&] { found = results_of(*model, [&] { return model->forward(input).square().mean(); }); }).join();
+    expect_equal(found, plain, 1e-12);
+    EXPECT_GT(saved.report().num_dropped, 0);
+  }
 }
 
 TEST(SaveMemory, LeavesHooksOnActivationsAlone) {

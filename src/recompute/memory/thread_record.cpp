@@ -75,7 +75,8 @@ void ThreadRecord::note_writes(const intercept::TracedOperator& op, c10::ArrayRe
     note_write(tensor, memory, is_recorded);
     const auto [begin, end] = holders_.equal_range(memory);
     for (auto one = begin; one != end; ++one) {
-      if (const auto region = one->second.region.lock()) {
+      // The one under way may have taken a copy.
+      if (const auto region = one->second.region.lock(); region && region->has_from_outside(memory)) {
         region->spoil(op.name() +
                       " has changed a tensor in place that is needed to compute activations again: run backward "
                       "first, or use the form of the operator that is not in place");
@@ -86,7 +87,8 @@ void ThreadRecord::note_writes(const intercept::TracedOperator& op, c10::ArrayRe
 
 void ThreadRecord::note_holder(const at::Tensor& tensor, const std::shared_ptr<Region>& region) {
   const c10::StorageImpl* const memory = memory_of(tensor);
-  if (memory == nullptr || is_of_model(memory)) return;
+  // Parameters in memory that others share, as in shards, are written to when they are gathered.
+  if (memory == nullptr || (is_of_model(memory) && memory->nbytes() != tensor.nbytes())) return;
   if (holders_.size() >= purge_at_) {
     std::erase_if(holders_, [](const auto& one) { return one.second.region.expired(); });
     purge_at_ = std::max<std::size_t>(256, 2 * holders_.size());
