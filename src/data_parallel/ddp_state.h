@@ -17,9 +17,11 @@
 #include <tessera/shard/gradient_promise.h>
 #include <tessera/shard/model_state.h>
 #include <tessera/shard/named_tensors.h>
+#include <tessera/shard/tree_average.h>
 #include "data_parallel/ddp_settings.h"
 #include "data_parallel/gradient_sync.h"
 #include "data_parallel/join.h"
+#include "data_parallel/tree_sync.h"
 
 namespace tessera::data_parallel {
 
@@ -31,6 +33,7 @@ enum class ForwardNotice { kOperator, kWrapper };
 class DdpState : public intercept::Listener,
                  public intercept::PassListener,
                  public shard::ModelState,
+                 public shard::TreeAverage,
                  public std::enable_shared_from_this<DdpState> {
  public:
   /// Collective: over `comm`.
@@ -66,6 +69,11 @@ class DdpState : public intercept::Listener,
   void promise_gradients() override;
   void complete_gradients(const std::vector<at::Tensor>& parameters) override;
   void finish_gradients() override;
+  void average_along_tree() override {
+    promise_for("finish()").complete_rest();
+    data_parallel::average_along_tree(comm_, parameters_.tensors, settings_.hook->name());
+    end_promise();
+  }
   void break_promise() noexcept override;
   void sync_buffers() override;
 

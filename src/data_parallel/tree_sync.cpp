@@ -68,6 +68,21 @@ void TreeSync::finish_step() {
   next_micro_batch_ = 0;
 }
 
+void average_along_tree(const Communicator& comm, const std::vector<at::Tensor>& parameters, const std::string& hook) {
+  if (hook != "none") {
+    throw ConfigError("reproducible mode adds gradients along a tree of its own: it takes no hook and no compression" +
+                      (" (found " + hook + ")"));
+  }
+  const at::NoGradGuard no_grad;
+  const Communicator along_tree = comm.with_strategy(CommunicationStrategy::kTree);
+  for (const at::Tensor& parameter : parameters) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    at::Tensor sum = gradient.defined() ? gradient.contiguous() : at::zeros_like(parameter.detach()).contiguous();
+    along_tree.all_reduce(as_real(sum));
+    gradient = sum.mul_(1.0 / comm.size());  // a power of two: exact
+  }
+}
+
 void TreeSync::shadow_backward() { throw InternalError("reproducible mode has no join"); }
 
 void TreeSync::set_divisor(int /*divisor*/) { throw InternalError("reproducible mode has no join"); }

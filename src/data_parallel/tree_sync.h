@@ -13,6 +13,11 @@
 
 namespace tessera::data_parallel {
 
+/// For ranks that have added up their own contributions along a tree: the average over the ranks along the levels above,
+/// in the place of the gradients. The number of ranks is a power of two. Throws ConfigError for gradients that travel by a hook.
+/// Collective.
+void average_along_tree(const Communicator& comm, const std::vector<at::Tensor>& parameters, const std::string& hook);
+
 /// Averages along one tree over all micro-batches of a step, so that the bits do not depend on the number of ranks. A
 /// rank has an aligned block of the micro-batches and adds them along its part of the tree; the levels above add the
 /// ranks' sums. See docs/guides/reproducible.md.

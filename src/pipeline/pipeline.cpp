@@ -5,6 +5,7 @@
 #include <tessera/schedule/check_schedule.h>
 #include <tessera/shard/global_slice.h>
 #include <tessera/shard/model_state.h>
+#include <tessera/shard/reproducible.h>
 #include <tessera/shard/same_model.h>
 #include <tessera/shard/state_broadcast.h>
 
@@ -32,6 +33,8 @@ const FieldList<PipelineOptions>& PipelineOptions::fields() {
                "The forward may run other operators for each micro-batch of the same shapes.")
           .add("init_sync", &PipelineOptions::init_sync_,
                "At the start every rank takes rank 0's parameters and buffers.")
+          .add("reproducible", &PipelineOptions::reproducible_,
+               "The same weights, bit for bit, on any number of stages and a power of two of copies.")
           .add("num_checked_steps", &PipelineOptions::num_checked_steps_,
                "In so many steps the values of the batch are compared between the ranks.")
           .add("receive_ahead", &PipelineOptions::receive_ahead_,
@@ -110,6 +113,15 @@ std::shared_ptr<shard::ModelState> inner_of(const torch::nn::Module& model) {
   return inner;
 }
 
+void require_reproducible(const torch::nn::Module& model, bool is_cut) {
+  if (is_cut) {
+    throw ConfigError(
+        "reproducible mode promises the bits of one process, and the layers of this model are cut by tensor "
+        "parallelism, whose sums over ranks have other bits: leave one of the two out");
+  }
+  refuse_irreproducible_modules(model);
+}
+
 }  // namespace
 
 Pipeline::Pipeline(std::shared_ptr<pp::PipelineState> state) : ParallelModel(state), state_(std::move(state)) {}
@@ -148,6 +160,7 @@ Pipeline pipeline(const std::shared_ptr<torch::nn::Module>& model, const Ranks& 
   std::shared_ptr<shard::ModelState> inner;
   try {
     inner = inner_of(*model);
+    if (options.reproducible()) require_reproducible(*model, inner != nullptr);
     require_schedule(options, comm.size());
     stages->rank_of_stage = ranks_of_stages(options, comm.size());
     stages->tensors = pp::cut_into_stages(*model, options, stages->num_stages());
@@ -182,6 +195,7 @@ Pipeline pipeline(const std::shared_ptr<torch::nn::Module>& model, const Ranks& 
     if (options.init_sync()) broadcast_all(comm, {intercept::held_part(one.tensor)}, 0);
     if (!is_here) pp::send_away(*stages, i);
   }
+  if (options.reproducible()) use_reproducible_kernels(/*num_threads=*/1);
   auto state = std::make_shared<pp::PipelineState>(std::move(stages), inner, comm, options);
   if (inner) inner->set_outer(state);
   shard::note_shared(state);

@@ -15,12 +15,14 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <iterator>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
+#include "pipeline/reproducible_sums.h"
 #include "pipeline/step_run.h"
 
 namespace tessera::pp {
@@ -326,6 +328,27 @@ void PipelineState::require_order(const PipelineSchedule& list) const {
   }
 }
 
+/// Of who copies the stages; null: nobody. Throws ConfigError where sums over the copies would have bits of their own.
+shard::TreeAverage* PipelineState::tree_average(const std::shared_ptr<ModelState>& outer, int num_micro_batches) const {
+  if (!outer) return nullptr;
+  auto* const tree = dynamic_cast<shard::TreeAverage*>(outer.get());
+  const Communicator& copies = outer->axes().front().comm;
+  if (!tree || !std::has_single_bit(static_cast<unsigned>(copies.size()))) {
+    throw ConfigError(
+        "reproducible mode adds up stages and their copies along one tree: it takes distribute() over a number of "
+        "ranks "
+        "that is a power of two, and no fully_shard()" +
+        model_->where());
+  }
+  const at::Tensor counts = copies.all_gather(at::full({1}, num_micro_batches, at::kLong));
+  if (counts.min().item<std::int64_t>() != counts.max().item<std::int64_t>()) {
+    throw ConfigError("reproducible mode needs as many micro-batches on every copy of the stages, found " +
+                      std::to_string(counts.min().item<std::int64_t>()) + " and " +
+                      std::to_string(counts.max().item<std::int64_t>()) + model_->where());
+  }
+  return tree;
+}
+
 at::Tensor PipelineState::run(const PipelineBatch& batch, bool trains) {
   require_not_held();
   if (has_failed_) {
@@ -346,6 +369,14 @@ at::Tensor PipelineState::run(const PipelineBatch& batch, bool trains) {
   const std::vector<const ForwardPlan*> plans = plans_of(batch, trains);
   if (is_checked && digest_of(batch) != values) refuse_written_batch(*model_);
   require_hooks_fit(plans);
+  if (trains && options_.reproducible()) {
+    require_reproducible(*model_, batch.weights);
+    if (std::ranges::any_of(plans, [](const ForwardPlan* one) { return one->draws; })) {
+      throw ConfigError(
+          "reproducible mode refuses random numbers in the forward: copies of the stages would draw others" +
+          model_->where());
+    }
+  }
   require_order(list);
   agree(batch, list, plans, trains, values);
   ++num_steps_;
@@ -353,17 +384,21 @@ at::Tensor PipelineState::run(const PipelineBatch& batch, bool trains) {
   std::vector<UnwrittenBatch> unwritten;
   for (int i = 0; i < batch.num_micro_batches; ++i) unwritten.emplace_back(batch.tensors(i));
   // Copies and shards of a stage average its gradients when its last micro-batch is through, once a step.
-  std::optional<PromisedGradients> promised;
   const auto outer = outer_.lock();
+  const bool is_reproducible = trains && options_.reproducible();
+  shard::TreeAverage* const tree = is_reproducible ? tree_average(outer, batch.num_micro_batches) : nullptr;
+  std::optional<PromisedGradients> promised;
   if (outer && trains) promised.emplace(ParallelModel(outer));
   StepRun step(*model_, channels_, list, batch, plans,
                {.trains = trains,
                 .receive_ahead = static_cast<std::size_t>(options_.receive_ahead()),
+                .is_reproducible = is_reproducible,
                 .is_shared_further = outer != nullptr,
-                .on_complete = [&promised](const std::vector<at::Tensor>& parameters) {
-                  if (promised) promised->complete(parameters);
+                .on_complete = [&](const std::vector<at::Tensor>& parameters) {
+                  if (promised && !is_reproducible) promised->complete(parameters);
                 }});
   at::Tensor loss = step.run();
+  if (tree) tree->average_along_tree();
   if (promised) promised->finish();
   has_failed_ = false;
   for (const UnwrittenBatch& one : unwritten) one.require(*model_);

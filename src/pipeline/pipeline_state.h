@@ -5,6 +5,7 @@
 #include <tessera/pipeline/pipeline_options.h>
 #include <tessera/schedule/pipeline_schedule.h>
 #include <tessera/shard/model_state.h>
+#include <tessera/shard/tree_average.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -55,6 +56,7 @@ class PipelineState : public shard::ModelState, public std::enable_shared_from_t
   const ForwardPlan& plan_of(const std::vector<at::Tensor>& tensors, bool trains, const ChunkRun::Forward& forward);
   std::vector<const ForwardPlan*> plans_of(const PipelineBatch& batch, bool trains);
   void require_hooks_fit(const std::vector<const ForwardPlan*>& plans) const;
+  shard::TreeAverage* tree_average(const std::shared_ptr<ModelState>& outer, int num_micro_batches) const;
   void require_order(const PipelineSchedule& list) const;
   /// `values`: a digest of the batch.
   void agree(const PipelineBatch& batch, const PipelineSchedule& list, const std::vector<const ForwardPlan*>& plans,

@@ -53,7 +53,7 @@ StepRun::StepRun(StageModel& model, Channels& channels, const PipelineSchedule& 
       batch_(batch),
       plans_(std::move(plans)),
       settings_(std::move(settings)),
-      halves_(settings_.trains && halves_backwards(schedule)),
+      halves_(settings_.trains && !settings_.is_reproducible && halves_backwards(schedule)),
       sum_of_weights_(std::accumulate(batch.weights.begin(), batch.weights.end(), 0.0)),
       inbox_(
           channels, schedule,
@@ -79,11 +79,13 @@ at::Tensor StepRun::run() {
   const at::AutoGradMode grad_mode(settings_.trains);
   starts_.front() = RandomState::now(model_.device);
   fetch_shared();
+  if (settings_.trains && settings_.is_reproducible) sums_.emplace(model_, batch_.num_micro_batches, in_parts());
   for (const PipelineOperation& operation : schedule_.operations[static_cast<std::size_t>(model_.rank)]) {
     execute(operation);
   }
   wait_for_outbox();
-  if (settings_.trains) return_shared();
+  if (settings_.trains && sums_) return_parts();
+  if (settings_.trains && !sums_) return_shared();
   restore_random_state(static_cast<int>(plans_.size()));
   return sum_of_losses();
 }
@@ -222,6 +224,7 @@ void StepRun::backward(int micro_batch, int stage) {
     no_draws.require();
   }
   if (chunk.deferred) deferred_[place] = std::move(chunk.deferred);
+  if (sums_) sums_->take(micro_batch, stage, [this](std::size_t shared) { return shared_gradient(shared); });
   if (stage == 0) return;
   std::vector<at::Tensor> arrived = chunk.arrivals.take();
   std::vector<at::Tensor>& returned = returned_[place];
@@ -241,12 +244,18 @@ void StepRun::backward_weight(const Place& place) {
   if (++num_backwards_[place.second] == plans_.size()) note_complete(place.second);
 }
 
-void StepRun::note_complete(int stage) {
-  std::set<std::size_t> later;
+/// Parameters whose gradients come from several stages, in a step.
+std::set<std::size_t> StepRun::in_parts() const {
+  std::set<std::size_t> places;
   for (const ForwardPlan* const one : plans_) {
-    later.insert(one->spread.begin(), one->spread.end());
-    for (const auto& entry : one->shared) later.insert(entry.first);
+    places.insert(one->spread.begin(), one->spread.end());
+    for (const auto& entry : one->shared) places.insert(entry.first);
   }
+  return places;
+}
+
+void StepRun::note_complete(int stage) {
+  const std::set<std::size_t> later = in_parts();
   std::vector<at::Tensor> parameters;
   for (std::size_t i = 0; i < model_.tensors.size(); ++i) {
     const StageTensor& one = model_.tensors[i];
@@ -298,8 +307,9 @@ CrossingValue StepRun::value_of(const StageTensor& one) {
 at::Tensor StepRun::shared_gradient(std::size_t place) const {
   const at::NoGradGuard no_grad;
   at::Tensor& direct = at::Tensor(model_.tensors[place].tensor).mutable_grad();
-  const at::Tensor& copy = model_.shared.at(place);
+  at::Tensor copy = model_.shared.at(place);
   const at::Tensor of_copy = intercept::gradient_part(copy, copy.grad());
+  copy.mutable_grad() = at::Tensor();
   const at::Tensor sum = !direct.defined() ? of_copy : of_copy.defined() ? of_copy + direct : direct;
   direct = at::Tensor();
   return sum;
@@ -322,6 +332,44 @@ void StepRun::return_shared() {
     }
   }
   wait_for_outbox();
+  require_no_gradients_elsewhere();
+}
+
+/// Those of a rank, the last one first.
+std::vector<int> StepRun::stages_of(int rank) const {
+  std::vector<int> stages;
+  for (int stage = model_.num_stages() - 1; stage >= 0; --stage) {
+    if (model_.rank_of_stage[static_cast<std::size_t>(stage)] == rank) stages.push_back(stage);
+  }
+  return stages;
+}
+
+/// return_shared() in reproducible mode: the parts of each micro-batch and stage by themselves.
+void StepRun::return_parts() {
+  for (const auto& [place, ranks] : users_of_shared()) {
+    const StageTensor& one = model_.tensors[place];
+    if (!one.tensor.requires_grad()) continue;
+    const int owner = model_.rank_of_stage[static_cast<std::size_t>(one.stage)];
+    for (const int rank : ranks) {
+      if (rank != model_.rank && owner != model_.rank) continue;
+      const comm::Task task(channels_.comm(), "gradient of parameter " + one.name + ", of " + rank_in_words(rank));
+      for (int micro_batch = 0; micro_batch < batch_.num_micro_batches; ++micro_batch) {
+        for (const int stage : stages_of(rank)) {
+          if (owner == model_.rank) {
+            sums_->add_part(place, micro_batch, stage, receive_gradient(channels_, rank, value_of(one)));
+          } else {
+            outbox_.send_gradients(owner, {value_of(one)}, {sums_->part(place, micro_batch, stage)});
+          }
+        }
+      }
+    }
+  }
+  wait_for_outbox();
+  require_no_gradients_elsewhere();
+  sums_->finish();
+}
+
+void StepRun::require_no_gradients_elsewhere() const {
   for (const StageTensor& one : model_.tensors) {
     if (model_.is_here(one.stage) || !one.tensor.grad().defined()) continue;
     throw ConfigError(

@@ -17,6 +17,7 @@
 
 #include "pipeline/chunk_run.h"
 #include "pipeline/messages.h"
+#include "pipeline/reproducible_sums.h"
 #include "pipeline/stage_model.h"
 
 namespace tessera::pp {
@@ -27,6 +28,7 @@ class StepRun {
   struct Settings {
     bool trains;
     std::size_t receive_ahead;
+    bool is_reproducible;
     bool is_shared_further;  ///< parameters may lie in shards, along another axis
     /// Called with the parameters of a stage of this rank whose gradients are all there. Not with those that other
     /// stages use too: their gradients are complete when run() returns.
@@ -68,6 +70,10 @@ class StepRun {
   std::map<std::size_t, std::set<int>> users_of_shared() const;
   void fetch_shared();
   void return_shared();
+  void return_parts();
+  void require_no_gradients_elsewhere() const;
+  std::set<std::size_t> in_parts() const;
+  std::vector<int> stages_of(int rank) const;
   at::Tensor shared_gradient(std::size_t place) const;
   static CrossingValue value_of(const StageTensor& one);
   at::Tensor sum_of_losses();
@@ -92,6 +98,7 @@ class StepRun {
   std::map<Place, std::shared_ptr<intercept::DeferredGradients>> deferred_;
   std::vector<std::optional<RandomState>> starts_;  // of the micro-batches' forwards, and behind the last
   at::Tensor loss_;
+  std::optional<ReproducibleSums> sums_;      // in reproducible mode
   std::map<int, std::size_t> num_backwards_;  // of each stage, of the micro-batches that are through
 };
 

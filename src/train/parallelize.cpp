@@ -90,7 +90,7 @@ std::optional<TensorParallelModel> cut_layers(const std::shared_ptr<torch::nn::M
 PipelineOptions stages_of(const DeviceMesh& mesh, const ParallelizeOptions& options) {
   const ThreeDParallelismConfig& layout = options.layout();
   PipelineOptions stages = options.pipeline();
-  stages.schedule(std::string(to_string(layout.pipeline_schedule())));
+  stages.schedule(std::string(to_string(layout.pipeline_schedule()))).reproducible(options.ddp().reproducible());
   if (layout.num_layers() == 0 || !stages.split().empty() || !stages.layers_per_stage().empty()) return stages;
   const auto num_chunks = stages.num_chunks() > 0 ? static_cast<int>(stages.num_chunks()) : layout.chunks();
   const std::vector<int> counts = even_layers(layout.num_layers(), layout.pp() * num_chunks);
@@ -107,7 +107,12 @@ std::optional<Pipeline> cut_into_stages(const std::shared_ptr<torch::nn::Module>
 
 ParallelModel share(const std::shared_ptr<torch::nn::Module>& model, const DeviceMesh& mesh,
                     const ParallelizeOptions& options) {
-  if (options.data_parallelism() == DataParallelism::kDdp) return distribute(model, mesh["dp"], options.ddp());
+  if (options.data_parallelism() == DataParallelism::kDdp) {
+    DdpOptions ddp = options.ddp();
+    // Of stages the pipeline adds up the micro-batches.
+    if (options.pp() > 1) ddp.reproducible(false).micro_batches(0);
+    return distribute(model, mesh["dp"], ddp);
+  }
   if (options.is_hybrid()) return fully_shard(model, mesh["shard"], mesh["replica"], options.fsdp());
   return fully_shard(model, mesh["dp"], options.fsdp());
 }
@@ -159,6 +164,8 @@ ParallelizedModel parallelize(const std::shared_ptr<torch::nn::Module>& model, c
   shared->uses_autocast = options.layout().mixed_precision();
   shared->is_reproducible = options.data_parallelism() == DataParallelism::kDdp ? options.ddp().reproducible()
                                                                                 : options.fsdp().reproducible();
+  shared->num_micro_batches = options.data_parallelism() == DataParallelism::kDdp ? options.ddp().micro_batches()
+                                                                                  : options.fsdp().micro_batches();
   shared->device = device_of(*model);
   shared->world_rank = mesh.world_rank();
   return {parallel, std::move(shared)};

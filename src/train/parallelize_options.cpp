@@ -109,6 +109,10 @@ void add_shard_faults(const ParallelizeOptions& options, int num_batches, Faults
     faults.push_back("reproducible is set, and tp is " + number(options.tp()) +
                      ": sums over ranks that share layers have other bits than those of one process; use tp of 1");
   }
+  if (is_reproducible && is_fsdp && options.pp() > 1) {
+    faults.push_back("fsdp.reproducible is set, and pp is " + number(options.pp()) +
+                     ": stages add up gradients along the tree of their copies, so use data_parallelism ddp");
+  }
 }
 
 void add_memory_faults(const ParallelizeOptions& options, Faults& faults) {

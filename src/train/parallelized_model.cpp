@@ -43,7 +43,13 @@ double share_of_batches(const PipelineBatch& batch, const ParallelizedState& sha
   return sum > 0 ? mine / sum : 0;
 }
 
-void require_equal_weights(const PipelineBatch& batch, const ParallelizedState& shared) {
+void require_reproducible(const PipelineBatch& batch, const ParallelizedState& shared, int num_ranks) {
+  if (shared.num_micro_batches != batch.num_micro_batches * num_ranks) {
+    throw ConfigError("reproducible mode was set up for " + std::to_string(shared.num_micro_batches) +
+                      " micro-batches over all ranks, and this batch has " +
+                      std::to_string(batch.num_micro_batches * num_ranks) + where(shared) +
+                      ": choose micro_batch_size so that they are as many");
+  }
   for (const double weight : batch.weights) {
     if (weight == batch.weights.front()) continue;
     throw ConfigError("reproducible mode divides by the number of micro-batches, and these have different weights" +
@@ -76,7 +82,7 @@ at::Tensor ParallelizedModel::run(PipelineBatch batch, bool trains, double loss_
   }
   // Copies and shards divide gradients by the number of ranks, as if their batches counted alike.
   const int num_ranks = shared_->batches ? shared_->batches->size() : 1;
-  if (shared_->is_reproducible) require_equal_weights(batch, *shared_);
+  if (shared_->is_reproducible) require_reproducible(batch, *shared_, num_ranks);
   batch.loss_scale = loss_scale * share * num_ranks;
   at::Tensor loss = shared_->pipeline ? shared_->pipeline->run(batch, trains) : run_alone(batch, trains);
   if (!shared_->batches) return loss;

@@ -18,8 +18,9 @@ struct ParallelizedState {
   MemorySaving saving;
   int micro_batch_size = 0;
   bool uses_autocast = false;
-  bool is_reproducible = false;  ///< micro-batches are added up along a tree, and divided by their number there
-  at::Device device{at::kCPU};   ///< of the model
+  bool is_reproducible = false;        ///< micro-batches are added up along a tree, and divided by their number there
+  std::int64_t num_micro_batches = 0;  ///< with that, over all ranks
+  at::Device device{at::kCPU};         ///< of the model
   int world_rank = 0;
 };
 

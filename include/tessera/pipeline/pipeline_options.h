@@ -39,6 +39,10 @@ struct PipelineOptions {
   /// The forward may run other operators for each micro-batch, as when layers are skipped at random: it is then tried
   /// without bytes for each of them in every step. Off: once for all of the same shapes, and another way is refused.
   TORCH_ARG(bool, dynamic) = false;
+  /// The same weights, bit for bit, on any number of stages, and of copies of them that is a power of two:
+  /// docs/guides/reproducible.md. Micro-batches are a power of two, with equal weights, and nothing draws random
+  /// numbers. Gradients of weights are not put off.
+  TORCH_ARG(bool, reproducible) = false;
   /// At the start every rank takes rank 0's parameters and buffers. Off: they are the same already, and you know it.
   TORCH_ARG(bool, init_sync) = true;
   /// In so many steps the values of the batch are compared between the ranks, which must all have the same one. 0:
