@@ -19,8 +19,9 @@ struct ParityModel : torch::nn::Module {
 };
 
 /// "gpt", "conv" (with BatchNorm), "lstm", "transformer", "attention", "sequential", "gpt2" (the library's own),
-/// "bert", "vit", "resnet" and "function" (with a torch::autograd::Function). "recomputed gpt" is the first one with
-/// checkpoints, one of them nested. "transformer", "gpt2", "bert" and "vit" also exist as "gpt2 with dropout".
+/// "bert", "vit", "resnet", "unet" (with skips over all that lies below a level) and "function" (with a
+/// torch::autograd::Function). "recomputed gpt" is the first one with checkpoints, one of them nested. "transformer",
+/// "gpt2", "bert" and "vit" also exist as "gpt2 with dropout".
 std::shared_ptr<ParityModel> make_parity_model(const std::string& name, torch::Dtype dtype);
 
 /// sin(number * k + phase) for k = 0, 1, ...: values that differ for every (step, part).

@@ -198,6 +198,67 @@ struct Chain : ParityModel {
   nn::Sequential layers;
 };
 
+/// Two convolutions and a norm: a level of the model below.
+struct Level : nn::Module {
+  Level(std::int64_t inputs, std::int64_t channels)
+      : first(register_module("first", convolution(inputs, channels))),
+        second(register_module("second", convolution(channels, channels))),
+        norm(register_module("norm", nn::GroupNorm(2, channels))) {}
+
+  torch::Tensor forward(const torch::Tensor& x) { return torch::tanh(norm(second(torch::tanh(first(x))))); }
+  static nn::Conv2d convolution(std::int64_t inputs, std::int64_t channels) {
+    return nn::Conv2d(nn::Conv2dOptions(inputs, channels, 3).padding(1).bias(false));
+  }
+
+  nn::Conv2d first;
+  nn::Conv2d second;
+  nn::GroupNorm norm;
+};
+
+/// As a U-Net: what each level gives on the way down skips all that lies below it.
+struct UNet : ParityModel {
+  UNet()
+      : stem(register_module("stem", nn::Conv2d(nn::Conv2dOptions(2, kChannels, 1)))),
+        down(register_module("down", nn::ModuleList())),
+        middle(register_module("middle", nn::Conv2d(nn::Conv2dOptions(kChannels, kChannels, 1)))),
+        up(register_module("up", nn::ModuleList())),
+        head(register_module("head", nn::Conv2d(nn::Conv2dOptions(kChannels, 1, 1)))) {
+    for (std::size_t i = 0; i < kNumLevels; ++i) down->push_back(Level(kChannels, kChannels));
+    for (std::size_t i = 0; i < kNumLevels; ++i) up->push_back(Level(2 * kChannels, kChannels));
+  }
+
+  torch::Tensor forward(const torch::Tensor& input) override {
+    std::vector<torch::Tensor> skips;
+    torch::Tensor x = stem(input);
+    for (const auto& level : *down) {
+      skips.push_back(level->as<Level>()->forward(x));
+      x = functional::avg_pool2d(skips.back(), functional::AvgPool2dFuncOptions(2));
+    }
+    x = torch::tanh(middle(x));
+    for (const auto& level : *up) {
+      const auto larger = x.repeat_interleave(2, 2).repeat_interleave(2, 3);
+      x = level->as<Level>()->forward(torch::cat({larger, skips.back()}, 1));
+      skips.pop_back();
+    }
+    return head(x);
+  }
+  torch::Tensor input(int step, int part) const override {
+    return formula({2, 2, kLength, kLength}, 3 * step + part, stem->weight.scalar_type());
+  }
+  torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
+    return (output - formula({2, 1, kLength, kLength}, step + 2 * part, output.scalar_type())).square().mean();
+  }
+
+  static constexpr std::int64_t kChannels = 4;
+  static constexpr std::int64_t kLength = 8;
+  static constexpr std::size_t kNumLevels = 3;
+  nn::Conv2d stem;
+  nn::ModuleList down;
+  nn::Conv2d middle;
+  nn::ModuleList up;
+  nn::Conv2d head;
+};
+
 /// The library's own.
 struct LibraryGpt2 : ParityModel {
   explicit LibraryGpt2(double dropout)
@@ -278,6 +339,7 @@ std::shared_ptr<ParityModel> make_further_model(const std::string& full_name) {
   if (name == "vit") return std::make_shared<VisionTransformer>(dropout);
   if (drops) return nullptr;
   if (name == "resnet") return std::make_shared<ResidualNet>();
+  if (name == "unet") return std::make_shared<UNet>();
   if (name == "attention") return std::make_shared<Attention>();
   if (name == "sequential") return std::make_shared<Chain>();
   if (name == "function") return std::make_shared<WithFunction>();

@@ -97,7 +97,7 @@ void expect_every_way(const std::string& model) {
         // What was loaded for parameters of other ranks has not been trained here.
         CheckpointFolder again(later.path(), world);
         require(again.save(kUntil, trainee.state().capture()).error.empty(), what + ": it is saved again");
-        const auto [difference, name] = largest_difference(trainee.values(), expected);
+        const auto [difference, name] = largest_difference({.model = model}, trainee.values(), expected);
         require(difference <= 1e-10, what + ": " + name + " differs by " + std::to_string(difference * 1e9) + "e-9");
       });
     }

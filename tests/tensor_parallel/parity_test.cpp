@@ -35,7 +35,7 @@ TEST_P(TensorParity, TrainsWithSgdInSinglePrecision) {
 
 INSTANTIATE_TEST_SUITE_P(Models, TensorParity,
                          ::testing::Values("gpt", "recomputed gpt", "gpt2", "transformer", "bert", "vit", "resnet",
-                                           "conv", "lstm", "sequential", "function"),
+                                           "unet", "conv", "lstm", "sequential", "function"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::ranges::replace(name, ' ', '_');

@@ -57,6 +57,13 @@ TensorPlan plan_for(const std::string& full_name) {
             {"blocks.*.second", split_rows()},
             {"head", split_rows()}};
   }
+  if (name == "unet") {
+    return {{"down.*.first", split_columns()},
+            {"down.*.second", split_rows()},
+            {"middle", split_columns()},
+            {"up.*.first", split_columns()},
+            {"up.*.second", split_rows()}};
+  }
   if (name == "lstm") return {{"cells", split_columns()}, {"head", split_rows()}};
   if (name == "sequential") {
     return {{"layers.0", split_columns()}, {"layers.3", split_columns()}, {"layers.5", split_rows()}};

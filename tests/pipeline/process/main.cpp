@@ -19,9 +19,30 @@ void check_parity(const Arguments& arguments) {
   const World world = init(WorldOptions().backend(arguments.at(0)));
   const PipelineCase training{.model = arguments.at(1), .schedule = arguments.at(2), .num_steps = 3};
   const Values alone = train_alone(training);
-  const auto [difference, name] = largest_difference(train_in_stages(training, world), alone);
+  const auto [difference, name] = largest_difference(training, train_in_stages(training, world), alone);
   require(difference <= tolerance_of(training), training.model + ", " + training.schedule + ": " + name +
                                                     " differs by " + std::to_string(difference * 1e6) + "e-6");
+}
+
+/// BACKEND MODEL SCHEDULE SHARDING DP TP, and the other ranks as stages: as in one process.
+void check_layout(const Arguments& arguments) {
+  const World world = init(WorldOptions().backend(arguments.at(0)));
+  PipelineCase training{.model = arguments.at(1), .schedule = arguments.at(2), .num_steps = 3};
+  training.sharding = arguments.at(3);
+  training.dp = std::stoi(arguments.at(4));
+  training.tp = std::stoi(arguments.at(5));
+  const Values alone = train_alone(training);
+  const auto [difference, name] = largest_difference(training, train_in_layout(training, world), alone);
+  require(difference <= tolerance_of(training),
+          training.text() + ": " + name + " differs by " + std::to_string(difference * 1e6) + "e-6");
+}
+
+TEST(PipelineLayoutProcesses, TrainAsOneProcess) {
+  expect_success(job_of(4, "layout", {"shm", "gpt2", "1f1b", "full_shard", "2", "1"}));
+  expect_success(job_of(4, "layout", {"shm", "unet", "zb-v", "ddp", "2", "1"}));
+  expect_success(job_of(4, "layout", {"gloo", "unet", "zb-h1", "shard_grad_op", "2", "1"}));
+  expect_success(job_of(4, "layout", {"shm", "gpt2", "interleaved", "ddp", "1", "2"}));
+  expect_success(job_of(8, "layout", {"shm", "unet", "1f1b", "full_shard", "2", "2"}));
 }
 
 /// WORDS: each rank with a seed of its own.
@@ -60,6 +81,8 @@ INSTANTIATE_TEST_SUITE_P(Models, PipelineProcesses,
 }  // namespace tessera::testing
 
 int main(int argc, char** argv) {
-  return tessera::testing::run_tests_or_role(
-      argc, argv, {{"parity", tessera::testing::check_parity}, {"seeds", tessera::testing::check_seeds}});
+  return tessera::testing::run_tests_or_role(argc, argv,
+                                             {{"parity", tessera::testing::check_parity},
+                                              {"layout", tessera::testing::check_layout},
+                                              {"seeds", tessera::testing::check_seeds}});
 }
