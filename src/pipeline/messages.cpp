@@ -71,6 +71,13 @@ std::size_t num_with_gradient(const std::vector<CrossingValue>& values) {
       std::ranges::count_if(values, [](const auto& one) { return one.shape.requires_grad; }));
 }
 
+/// For each value: whether there is a gradient, and its strides.
+std::int64_t num_layout_numbers(const std::vector<CrossingValue>& values) {
+  std::int64_t count = 0;
+  for (const CrossingValue& one : values) count += 1 + static_cast<std::int64_t>(one.shape.sizes.size());
+  return count;
+}
+
 }  // namespace
 
 const Communicator& Channels::channel(int from, int to) {
@@ -109,15 +116,24 @@ void Outbox::send_gradients(int to, const std::vector<CrossingValue>& values,
                             const std::vector<at::Tensor>& gradients) {
   const at::NoGradGuard no_grad;
   if (num_with_gradient(values) == 0) return;
-  const at::Tensor flags = at::zeros({static_cast<std::int64_t>(values.size())}, at::kByte);
-  for (std::size_t i = 0; i < values.size(); ++i) flags[static_cast<std::int64_t>(i)].fill_(gradients[i].defined());
-  send(to, flags);
+  const at::Tensor layouts = at::zeros({num_layout_numbers(values)}, at::kLong);
+  auto* layout = layouts.data_ptr<std::int64_t>();
+  std::vector<at::Tensor> sent;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (!values[i].shape.requires_grad) continue;
-    const Shape& shape = values[i].shape;
-    send(to,
-         gradients[i].defined() ? as_sent(gradient_as(gradients[i], shape), shape) : flat(memory_for(shape).zero_()));
+    Shape shape = values[i].shape;
+    if (gradients[i].defined()) {
+      const at::Tensor gradient = gradient_as(gradients[i], shape);
+      shape.strides = gradient.strides().vec();
+      *layout = 1;
+      std::ranges::copy(shape.strides, layout + 1);
+      if (shape.requires_grad) sent.push_back(as_sent(gradient, shape));
+    } else if (shape.requires_grad) {
+      sent.push_back(flat(memory_for(shape).zero_()));
+    }
+    layout += 1 + shape.sizes.size();
   }
+  send(to, layouts);
+  for (const at::Tensor& one : sent) send(to, one);
 }
 
 void Outbox::wait() {
@@ -136,14 +152,14 @@ Inbox::Inbox(Channels& channels, const PipelineSchedule& schedule, ValuesOf valu
 
 Incoming::Incoming(Channels& channels, int from, const std::vector<CrossingValue>& values, bool are_gradients) {
   if (are_gradients && num_with_gradient(values) > 0) {
-    flags_ = at::empty({static_cast<std::int64_t>(values.size())}, at::kByte);
-    works_.push_back(channels.receive(from, flags_));
+    layouts_ = at::empty({num_layout_numbers(values)}, at::kLong);
+    works_.push_back(channels.receive(from, layouts_));
   }
   for (const CrossingValue& one : values) {
     tensors_.emplace_back();
     shapes_.push_back(one.shape);
     if (are_gradients && !one.shape.requires_grad) continue;
-    tensors_.back() = memory_for(one.shape);
+    tensors_.back() = are_gradients ? at::empty(one.shape.sizes, options_of(one.shape)) : memory_for(one.shape);
     const at::Tensor memory = flat(tensors_.back());
     if (memory.numel() > 0) works_.push_back(channels.receive(from, memory));
   }
@@ -151,13 +167,30 @@ Incoming::Incoming(Channels& channels, int from, const std::vector<CrossingValue
 
 std::vector<at::Tensor> Incoming::take() {
   for (Work& work : works_) work.wait();
-  for (std::size_t i = 0; flags_.defined() && i < tensors_.size(); ++i) {
-    if (flags_[static_cast<std::int64_t>(i)].item<std::uint8_t>() == 0) tensors_[i] = at::Tensor();
-  }
-  for (std::size_t i = 0; i < tensors_.size() && !flags_.defined(); ++i) {
-    if (tensors_[i].defined()) tensors_[i] = as_it_lay(std::move(tensors_[i]), shapes_[i]);
+  if (layouts_.defined()) {
+    lay_out_gradients();
+  } else {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      if (tensors_[i].defined()) tensors_[i] = as_it_lay(std::move(tensors_[i]), shapes_[i]);
+    }
   }
   return std::move(tensors_);
+}
+
+void Incoming::lay_out_gradients() {
+  const auto* layout = layouts_.data_ptr<std::int64_t>();
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    Shape& shape = shapes_[i];
+    const auto num_dims = static_cast<std::ptrdiff_t>(shape.sizes.size());
+    if (*layout == 0) {
+      tensors_[i] = at::Tensor();
+    } else if (tensors_[i].defined()) {
+      shape.strides.assign(layout + 1, layout + 1 + num_dims);
+      tensors_[i] = is_dense(shape) ? tensors_[i].as_strided(shape.sizes, shape.strides)
+                                    : as_it_lay(std::move(tensors_[i]), shape);
+    }
+    layout += 1 + num_dims;
+  }
 }
 
 at::Tensor receive_value(Channels& channels, int from, const CrossingValue& value) {

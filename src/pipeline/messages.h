@@ -38,7 +38,8 @@ class Channels {
 /// Note [What a message carries]
 /// The values that cross from a stage to the next, in the order of the plan, each in the order of its memory if it has
 /// no gaps. Gradients go back in the same way, with a flag for each: one that nobody computed is no zero, since a
-/// parameter without a gradient is not changed by an optimizer.
+/// parameter without a gradient is not changed by an optimizer. They keep the strides that backward gave them, often
+/// not those of the value: kernels add up in the order of the strides, so with others they would round otherwise.
 ///
 /// Messages that leave this rank. They do not wait.
 class Outbox {
@@ -66,9 +67,11 @@ class Incoming {
   std::vector<at::Tensor> take();
 
  private:
+  void lay_out_gradients();
+
   std::vector<at::Tensor> tensors_;
   std::vector<Shape> shapes_;
-  at::Tensor flags_;  // of gradients: which are defined
+  at::Tensor layouts_;  // of gradients: which are defined, and their strides
   std::vector<Work> works_;
 };
 
