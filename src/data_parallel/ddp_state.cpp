@@ -17,6 +17,7 @@
 #include <tessera/shard/reproducible.h>
 #include <tessera/shard/same_model.h>
 #include <tessera/shard/state_broadcast.h>
+#include "data_parallel/nothing_to_sync.h"
 #include "data_parallel/reducer_sync.h"
 #include "data_parallel/tree_sync.h"
 
@@ -103,7 +104,9 @@ void DdpState::hook_parameters(const GradientSync::Buckets& given_buckets) {
   }
   num_own_users_.assign(nodes_.size(), 1);
   for (std::size_t i = 0; i < nodes_.size(); ++i) num_own_users_[i] -= nodes_[i].num_users();
-  if (settings_.reproducible) {
+  if (parameters_.tensors.empty()) {
+    sync_ = std::make_unique<NothingToSync>(settings_.bucket_bytes);
+  } else if (settings_.reproducible) {
     sync_ = std::make_unique<TreeSync>(parameters_, comm_, settings_);
   } else {
     sync_ = std::make_unique<ReducerSync>(parameters_, comm_, settings_);
@@ -134,9 +137,8 @@ void DdpState::listen_to_parameters() {
 
 void DdpState::watch_frozen_parameters() {
   std::vector<at::Tensor> frozen;
-  for (const at::Tensor& parameter : all_parameters_.tensors) {
-    if (!parameter.requires_grad()) frozen.push_back(parameter);
-  }
+  std::ranges::copy_if(all_parameters_.tensors, std::back_inserter(frozen),
+                       [](const at::Tensor& parameter) { return !parameter.requires_grad(); });
   frozen_watch_ = {};
   if (frozen.empty()) return;
   if (!frozen_listener_)
@@ -209,9 +211,8 @@ void DdpState::raise_kept_error() {
 
 bool DdpState::trains_the_same() const {
   const auto is_trained = [](const at::Tensor& parameter) { return parameter.requires_grad(); };
-  const auto num_trained = std::count_if(all_parameters_.tensors.begin(), all_parameters_.tensors.end(), is_trained);
-  return num_trained == static_cast<std::ptrdiff_t>(parameters_.tensors.size()) &&
-         std::all_of(parameters_.tensors.begin(), parameters_.tensors.end(), is_trained);
+  return std::ranges::count_if(all_parameters_.tensors, is_trained) == std::ssize(parameters_.tensors) &&
+         std::ranges::all_of(parameters_.tensors, is_trained);
 }
 
 void DdpState::follow_frozen_parameters() {
@@ -250,8 +251,7 @@ bool DdpState::begins_forward(const intercept::Use& use) const {
   // A frozen parameter requires no gradient, but begins a forward too: its layer may come first, and should have rank
   // 0's buffers.
   return use.tensor().requires_grad() ||
-         std::any_of(all_parameters_.tensors.begin(), all_parameters_.tensors.end(),
-                     [&](const at::Tensor& parameter) { return parameter.is_same(use.tensor()); });
+         std::ranges::any_of(all_parameters_.tensors, [&](const at::Tensor& one) { return one.is_same(use.tensor()); });
 }
 
 void DdpState::on_use(const intercept::Use& use) {
@@ -498,6 +498,7 @@ void DdpState::complete_gradients(const std::vector<at::Tensor>& parameters) {
 }
 
 void DdpState::finish_gradients() {
+  if (!promise_) return;  // they are averaged along a tree
   average_promised(promise_for("finish()").complete_rest(), /*is_last=*/true);
   end_promise();
 }

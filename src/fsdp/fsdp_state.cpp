@@ -257,13 +257,24 @@ void FsdpState::enter_no_sync() {
 
 void FsdpState::hold(const GatherOptions& options) {
   const std::vector<int> units = parts_.units_of(options);
-  raise_kept_errors();
+  std::exception_ptr fault;
+  try {
+    raise_kept_errors();
+    for (const int unit : units) parts_.units()[static_cast<std::size_t>(unit)]->require_unchanged();
+  } catch (...) {
+    fault = std::current_exception();
+  }
+  if (parts_.inner()) parts_.inner()->refuse_together(fault);
+  if (fault) std::rethrow_exception(fault);
   const Flag busy(busy_);
-  for (const int unit : units) parts_.units()[static_cast<std::size_t>(unit)]->require_unchanged();
   gathers_->hold(units, options.write_back());
   seal(units);
   ++num_wholes_;
   if (parts_.inner()) parts_.inner()->hold(options);
+}
+
+void FsdpState::require_usable() const {
+  for (const auto& unit : parts_.units()) unit->require_unchanged();
 }
 
 void FsdpState::let_go(const GatherOptions& options) noexcept {

@@ -77,6 +77,7 @@ class FsdpState : public shard::ModelState,
   /// As GatherSchedule::hold(); let_go() also detects writes that were not announced by `write_back`. Collective.
   void hold(const GatherOptions& options) override;
   void let_go(const GatherOptions& options) noexcept override;
+  void require_usable() const override;
 
   ModelParts& parts() { return parts_; }
   const ModelParts& parts() const { return parts_; }

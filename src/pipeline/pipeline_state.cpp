@@ -234,7 +234,8 @@ const ForwardPlan& PipelineState::plan_of(const std::vector<at::Tensor>& tensors
 }
 
 void PipelineState::agree(const PipelineBatch& batch, const PipelineSchedule& list,
-                          const std::vector<const ForwardPlan*>& plans, bool trains, std::int64_t values) {
+                          const std::vector<const ForwardPlan*>& plans, bool trains, std::int64_t values,
+                          const std::exception_ptr& fault) {
   std::string forwards;
   for (const ForwardPlan* const one : plans) {
     forwards += std::to_string(one->digest);
@@ -245,8 +246,9 @@ void PipelineState::agree(const PipelineBatch& batch, const PipelineSchedule& li
       }
     }
   }
-  std::string weights = std::to_string(batch.loss_scale);
-  for (const double weight : batch.weights) weights += ";" + std::to_string(weight);
+  // All digits: the weights may be small.
+  std::string weights = std::to_string(std::bit_cast<std::uint64_t>(batch.loss_scale));
+  for (const double weight : batch.weights) weights += ";" + std::to_string(std::bit_cast<std::uint64_t>(weight));
   const bool draws = std::ranges::any_of(plans, [](const ForwardPlan* one) { return one->draws; });
   const std::array<Agreement, 6> all{
       {{"the number of micro-batches, or step() and evaluate()", batch.num_micro_batches * 2 + (trains ? 1 : 0)},
@@ -256,21 +258,36 @@ void PipelineState::agree(const PipelineBatch& batch, const PipelineSchedule& li
        {"the state of the random numbers",
         draws ? static_cast<std::int64_t>(RandomState::now(model_->device).digest()) : 0},
        {"the operators of the forward, or shapes", digest_of(forwards)}}};
-  std::vector<std::int64_t> mine;
+  std::vector<std::int64_t> mine{fault ? 1 : 0};
   for (const Agreement& one : all) mine.push_back(one.digest);
   const auto count = static_cast<std::int64_t>(mine.size());
   const comm::Task task(channels_.comm(), "begin of a step: comparison of the ranks");
   const at::Tensor of_all = channels_.comm().all_gather(at::tensor(mine, at::kLong).view({1, count}));
-  for (std::int64_t i = 0; i < count; ++i) {
+  refuse_together(of_all.select(1, 0), fault);
+  for (std::int64_t i = 1; i < count; ++i) {
     for (std::int64_t rank = 1; rank < of_all.size(0); ++rank) {
       if (of_all[rank][i].item<std::int64_t>() == of_all[0][i].item<std::int64_t>()) continue;
       throw ConfigError("ranks " + std::to_string(channels_.comm().world_rank_of(0)) + " and " +
                         std::to_string(channels_.comm().world_rank_of(static_cast<int>(rank))) +
-                        " of a pipeline differ in " + all[static_cast<std::size_t>(i)].what +
+                        " of a pipeline differ in " + all[static_cast<std::size_t>(i) - 1].what +
                         ": every rank of the axis must have the same batch, the same program and the same seed" +
                         model_->where());
     }
   }
+}
+
+/// Others would wait for a rank that does not begin.
+void PipelineState::refuse_together(const at::Tensor& has_fault, const std::exception_ptr& fault) const {
+  if (fault) std::rethrow_exception(fault);
+  for (std::int64_t rank = 0; rank < has_fault.size(0); ++rank) {
+    if (has_fault[rank].item<std::int64_t>() == 0) continue;
+    throw ConfigError("rank " + std::to_string(channels_.comm().world_rank_of(static_cast<int>(rank))) +
+                      " of the pipeline refuses what is asked for, and says why; nothing was done" + model_->where());
+  }
+}
+
+void PipelineState::refuse_together(const std::exception_ptr& fault) const {
+  refuse_together(channels_.comm().all_gather(at::tensor({std::int64_t{fault ? 1 : 0}}, at::kLong)), fault);
 }
 
 std::vector<const ForwardPlan*> PipelineState::plans_of(const PipelineBatch& batch, bool trains) {
@@ -365,30 +382,31 @@ at::Tensor PipelineState::run(const PipelineBatch& batch, bool trains) {
     }
   }
   const bool is_checked = num_steps_ < options_.num_checked_steps();
-  const std::int64_t values = is_checked ? digest_of(batch) : 0;
-  const std::vector<const ForwardPlan*> plans = plans_of(batch, trains);
-  if (is_checked && digest_of(batch) != values) refuse_written_batch(*model_);
-  require_hooks_fit(plans);
-  if (trains && options_.reproducible()) {
-    require_reproducible(*model_, batch.weights);
-    if (std::ranges::any_of(plans, [](const ForwardPlan* one) { return one->draws; })) {
-      throw ConfigError(
-          "reproducible mode refuses random numbers in the forward: copies of the stages would draw others" +
-          model_->where());
-    }
+  std::int64_t values = 0;
+  std::vector<const ForwardPlan*> plans;
+  const auto outer = outer_.lock();
+  const bool is_reproducible = trains && options_.reproducible();
+  std::exception_ptr fault;
+  try {
+    if (is_checked) values = digest_of(batch);
+    plans = plans_of(batch, trains);
+    if (is_checked && digest_of(batch) != values) refuse_written_batch(*model_);
+    require_hooks_fit(plans);
+    require_order(list);
+    if (is_reproducible) require_reproducible(*model_, batch.weights, plans);
+    if (outer) outer->require_usable();
+  } catch (...) {
+    fault = std::current_exception();
   }
-  require_order(list);
-  agree(batch, list, plans, trains, values);
+  agree(batch, list, plans, trains, values, fault);
   ++num_steps_;
-  has_failed_ = true;
   std::vector<UnwrittenBatch> unwritten;
   for (int i = 0; i < batch.num_micro_batches; ++i) unwritten.emplace_back(batch.tensors(i));
   // Copies and shards of a stage average its gradients when its last micro-batch is through, once a step.
-  const auto outer = outer_.lock();
-  const bool is_reproducible = trains && options_.reproducible();
   shard::TreeAverage* const tree = is_reproducible ? tree_average(outer, batch.num_micro_batches) : nullptr;
   std::optional<PromisedGradients> promised;
   if (outer && trains) promised.emplace(ParallelModel(outer));
+  has_failed_ = true;  // until it has ended
   StepRun step(*model_, channels_, list, batch, plans,
                {.trains = trains,
                 .receive_ahead = static_cast<std::size_t>(options_.receive_ahead()),

@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -44,6 +45,7 @@ class PipelineState : public shard::ModelState, public std::enable_shared_from_t
   }
   void let_go(const GatherOptions& options) noexcept override;
   bool cuts_layers() const override { return true; }
+  void refuse_together(const std::exception_ptr& fault) const override;
   void set_outer(std::weak_ptr<ModelState> outer) override { outer_ = std::move(outer); }
   std::shared_ptr<ModelState> outer() const override { return outer_.lock(); }
 
@@ -58,9 +60,11 @@ class PipelineState : public shard::ModelState, public std::enable_shared_from_t
   void require_hooks_fit(const std::vector<const ForwardPlan*>& plans) const;
   shard::TreeAverage* tree_average(const std::shared_ptr<ModelState>& outer, int num_micro_batches) const;
   void require_order(const PipelineSchedule& list) const;
-  /// `values`: a digest of the batch.
+  /// `values`: a digest of the batch. `fault`: what this rank refuses to go on for.
   void agree(const PipelineBatch& batch, const PipelineSchedule& list, const std::vector<const ForwardPlan*>& plans,
-             bool trains, std::int64_t values);
+             bool trains, std::int64_t values, const std::exception_ptr& fault);
+  /// The same when the faults of all are known.
+  void refuse_together(const at::Tensor& has_fault, const std::exception_ptr& fault) const;
 
   std::shared_ptr<StageModel> model_;
   std::shared_ptr<ModelState> inner_;

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <bit>
 #include <string>
 #include <utility>
@@ -73,7 +74,12 @@ void ReproducibleSums::finish() {
   }
 }
 
-void require_reproducible(const StageModel& model, const std::vector<double>& weights) {
+void require_reproducible(const StageModel& model, const std::vector<double>& weights,
+                          const std::vector<const ForwardPlan*>& plans) {
+  if (std::ranges::any_of(plans, [](const ForwardPlan* one) { return one->draws; })) {
+    throw ConfigError("reproducible mode refuses random numbers in the forward: copies of the stages would draw others" +
+                      model.where());
+  }
   if (!std::has_single_bit(weights.size())) {
     throw ConfigError("reproducible mode needs a number of micro-batches that is a power of two, found " +
                       std::to_string(weights.size()) + model.where());

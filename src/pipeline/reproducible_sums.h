@@ -11,6 +11,7 @@
 #include <set>
 #include <vector>
 
+#include "pipeline/chunk_run.h"
 #include "pipeline/stage_model.h"
 
 namespace tessera::pp {
@@ -48,8 +49,9 @@ class ReproducibleSums {
   std::map<std::size_t, std::map<int, Parts>> parts_;
 };
 
-/// Throws ConfigError unless gradients were cleared, all micro-batches have the same weight, and their number is a power
-/// of two.
-void require_reproducible(const StageModel& model, const std::vector<double>& weights);
+/// Throws ConfigError unless gradients were cleared, all micro-batches have the same weight and draw no random numbers,
+/// and their number is a power of two.
+void require_reproducible(const StageModel& model, const std::vector<double>& weights,
+                          const std::vector<const ForwardPlan*>& plans);
 
 }  // namespace tessera::pp

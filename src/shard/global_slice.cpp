@@ -122,12 +122,12 @@ NamedTensors trained_parameters_of(const torch::nn::Module& model) {
   for (const auto& entry : model.named_parameters()) {
     if (entry.value().requires_grad()) collector.add(entry.key(), entry.value());
   }
-  NamedTensors found = here(collector.take());
+  NamedTensors found = collector.take();
   if (found.tensors.empty()) {
     throw ConfigError("the model " + model.name() +
                       " has no parameter that requires a gradient: there is nothing to average");
   }
-  return found;
+  return here(std::move(found));
 }
 
 NamedTensors here(NamedTensors tensors) {

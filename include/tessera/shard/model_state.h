@@ -9,6 +9,7 @@
 #include <torch/arg.h>
 
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -98,6 +99,12 @@ class ModelState {
   /// it. Null: nobody.
   virtual void set_outer(std::weak_ptr<ModelState> outer) { static_cast<void>(std::move(outer)); }
   virtual std::shared_ptr<ModelState> outer() const { return nullptr; }
+  /// Throws ConfigError where a use of a parameter would, for reasons that one rank may have alone.
+  virtual void require_usable() const {}
+  /// What this rank refuses is refused on every rank of those that have other layers; null: nothing. Collective.
+  virtual void refuse_together(const std::exception_ptr& fault) const {
+    if (fault) std::rethrow_exception(fault);
+  }
   /// Whether it cuts layers, so that others may share the model over it: stages, copies, shards.
   virtual bool cuts_layers() const { return false; }
   /// Ends hold() of the same options. Requires: hold() did not throw.
