@@ -498,9 +498,8 @@ void DdpState::complete_gradients(const std::vector<at::Tensor>& parameters) {
 }
 
 void DdpState::finish_gradients() {
-  if (!promise_) return;  // they are averaged along a tree
-  average_promised(promise_for("finish()").complete_rest(), /*is_last=*/true);
-  end_promise();
+  if (promise_) average_promised(promise_for("finish()").complete_rest(), true);  // else they were, along a tree
+  if (promise_) end_promise();
 }
 
 void DdpState::end_promise() {

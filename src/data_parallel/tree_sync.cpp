@@ -79,7 +79,7 @@ void average_along_tree(const Communicator& comm, const std::vector<at::Tensor>&
     at::Tensor& gradient = parameter.mutable_grad();
     at::Tensor sum = gradient.defined() ? gradient.contiguous() : at::zeros_like(parameter.detach()).contiguous();
     along_tree.all_reduce(as_real(sum));
-    gradient = sum.mul_(1.0 / comm.size());  // a power of two: exact
+    gradient = plain_alias_of(sum.mul_(1.0 / comm.size()));  // a power of two: exact
   }
 }
 

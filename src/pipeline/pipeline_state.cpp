@@ -349,7 +349,7 @@ void PipelineState::require_order(const PipelineSchedule& list) const {
 shard::TreeAverage* PipelineState::tree_average(const std::shared_ptr<ModelState>& outer, int num_micro_batches) const {
   if (!outer) return nullptr;
   auto* const tree = dynamic_cast<shard::TreeAverage*>(outer.get());
-  const Communicator& copies = outer->axes().front().comm;
+  const Communicator copies = outer->axes().front().comm;
   if (!tree || !std::has_single_bit(static_cast<unsigned>(copies.size()))) {
     throw ConfigError(
         "reproducible mode adds up stages and their copies along one tree: it takes distribute() over a number of "

@@ -1,6 +1,7 @@
 #include "pipeline/reproducible_sums.h"
 
 #include <tessera/core/error.h>
+#include <tessera/shard/plain_alias.h>
 #include <tessera/shard/reproducible.h>
 
 #include <ATen/ATen.h>
@@ -70,15 +71,16 @@ void ReproducibleSums::finish() {
       // A micro-batch that does not use the parameter.
       if (!in_trees_[place].contains(i)) tree.add(i, at::zeros_like(one.tensor.detach()));
     }
-    at::Tensor(one.tensor).mutable_grad() = tree.take();
+    at::Tensor(one.tensor).mutable_grad() = plain_alias_of(tree.take());
   }
 }
 
 void require_reproducible(const StageModel& model, const std::vector<double>& weights,
                           const std::vector<const ForwardPlan*>& plans) {
   if (std::ranges::any_of(plans, [](const ForwardPlan* one) { return one->draws; })) {
-    throw ConfigError("reproducible mode refuses random numbers in the forward: copies of the stages would draw others" +
-                      model.where());
+    throw ConfigError(
+        "reproducible mode refuses random numbers in the forward: copies of the stages would draw others" +
+        model.where());
   }
   if (!std::has_single_bit(weights.size())) {
     throw ConfigError("reproducible mode needs a number of micro-batches that is a power of two, found " +
@@ -89,7 +91,7 @@ void require_reproducible(const StageModel& model, const std::vector<double>& we
     throw ConfigError("reproducible mode needs micro-batches of equal weights, found " +
                       std::to_string(weights.front()) + " and " + std::to_string(weight) + model.where());
   }
-  require_num_threads(1, model.world_rank, "A pipeline takes one in reproducible mode");
+  require_num_threads(1, model.world_rank, "A pipeline takes one");
   for (const StageTensor& one : model.tensors) {
     if (one.is_buffer || !model.is_here(one.stage)) continue;
     if (!drop_cleared_gradient(at::Tensor(one.tensor).mutable_grad())) refuse_gradients_left(model.world_rank);

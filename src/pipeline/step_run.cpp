@@ -352,7 +352,8 @@ void StepRun::return_parts() {
     const int owner = model_.rank_of_stage[static_cast<std::size_t>(one.stage)];
     for (const int rank : ranks) {
       if (rank != model_.rank && owner != model_.rank) continue;
-      const comm::Task task(channels_.comm(), "gradient of parameter " + one.name + ", of " + rank_in_words(rank));
+      const comm::Task task(channels_.comm(),
+                            "RecvGradient of parameter " + one.name + ", from " + rank_in_words(rank));
       for (int micro_batch = 0; micro_batch < batch_.num_micro_batches; ++micro_batch) {
         for (const int stage : stages_of(rank)) {
           if (owner == model_.rank) {

@@ -129,7 +129,7 @@ struct TwoLayers : torch::nn::Module {
 
 TEST(ReproduciblePipeline, RefusesWhatHasOtherBits) {
   const auto options = PipelineOptions().split({"second"}).reproducible(true);
-  const auto refusal_of = [&](const std::function<void(const World&, Net&, const Pipeline&)>& step) {
+  const auto refusal_of = [&](const std::function<void(const World&, TwoLayers&, const Pipeline&)>& step) {
     return message_of<ConfigError>([&] {
       run_threads(2, [&](const World& world) {
         const auto net = std::make_shared<TwoLayers>();
@@ -158,6 +158,14 @@ TEST(ReproduciblePipeline, RefusesWhatHasOtherBits) {
                 pipe.step(batch(4), 2, plain(net));
               }),
               ::testing::HasSubstr("gradients cleared before a forward"));
+  EXPECT_THAT(refusal_of([&](const World&, TwoLayers& net, const Pipeline& pipe) {
+                at::set_num_threads(2);
+                const auto step = [&] { pipe.step(batch(4), 2, plain(net)); };
+                const std::string words = message_of<ConfigError>(step);
+                at::set_num_threads(1);
+                throw ConfigError(words);
+              }),
+              ::testing::HasSubstr("A pipeline takes one"));
   const auto shards = [&] {
     run_threads(4, [&](const World& world) {
       const DeviceMesh mesh(world, {{"dp", 2}, {"pp", 2}});
@@ -177,7 +185,18 @@ TEST(ReproduciblePipeline, RefusesWhatHasOtherBits) {
       pipe.step(batch(4), 2, plain(*net));
     });
   };
-  EXPECT_THAT(message_of<ConfigError>(compressed), ::testing::HasSubstr("along a tree of its own"));
+  EXPECT_THAT(message_of<ConfigError>(compressed),
+              ::testing::HasSubstr("reproducible mode adds gradients along a tree of its own"));
+  const auto uneven = [&] {
+    run_threads(4, [&](const World& world) {
+      const DeviceMesh mesh(world, {{"dp", 2}, {"pp", 2}});
+      const auto net = std::make_shared<TwoLayers>();
+      const Pipeline pipe = pipeline(net, mesh["pp"], options);
+      const auto copies = distribute(net, mesh["dp"]);
+      pipe.step(batch(4), mesh["dp"].coordinate() == 0 ? 2 : 4, plain(*net));
+    });
+  };
+  EXPECT_THAT(message_of<ConfigError>(uneven), ::testing::HasSubstr("needs as many micro-batches on every copy"));
   const auto cut = [&] {
     run_threads(4, [&](const World& world) {
       const DeviceMesh mesh(world, {{"tp", 2}, {"pp", 2}});

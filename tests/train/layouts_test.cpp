@@ -160,6 +160,34 @@ TEST(Layouts, TrainAsOneProcessWithTokensThatDoNotCount) {
   }
 }
 
+TEST(Layouts, GiveTheSameBitsInReproducibleMode) {
+  std::map<std::string, Tensor> expected;
+  for (const auto& [dp, pp] : std::vector<std::pair<int, int>>{{1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 2}}) {
+    auto options = options_of(dp, 1, pp, false);
+    options.ddp(DdpOptions().reproducible(true).micro_batches(8));
+    std::mutex mutex;
+    run_threads(dp * pp, [&](const World& world) {
+      const DeviceMesh mesh = make_mesh(world, options);
+      const auto net = std::make_shared<LayeredNet>();
+      const auto model = parallelize(net, mesh, options);
+      torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      for (int step = 0; step < kNumSteps; ++step) {
+        optimizer.zero_grad();
+        model.step(part_of_batch(mesh, step), [&](const Batch& micro) { return loss_of(*net, micro); });
+        clip_grad_norm(model, 0.5);
+        optimizer.step();
+      }
+      const auto whole = model.gather();
+      const std::lock_guard lock(mutex);
+      for (const auto& one : net->named_parameters()) {
+        const auto [known, is_new] = expected.emplace(one.key(), one.value().detach().clone());
+        require(is_new || at::equal(known->second, one.value()),
+                std::to_string(dp) + " x " + std::to_string(pp) + ": other bits of " + one.key());
+      }
+    });
+  }
+}
+
 TEST(Layouts, HybridShardsOfStages) {
   auto options = options_of(4, 1, 2, true);
   FsdpOptions fsdp = options.fsdp();
