@@ -42,6 +42,9 @@ class DdpState : public intercept::Listener,
   ~DdpState() override { unhook_parameters(); }
 
   const std::shared_ptr<torch::nn::Module>& module() const override { return model_; }
+  void require_usable() const override {
+    if (!trains_the_same()) static_cast<void>(trained_parameters_of(*model_));
+  }
   std::vector<ModelAxis> axes() const override;
   std::vector<TrainedTensor> trained() const override {
     if (!inner_) return shard::whole_parameters(*model_, 1);

@@ -174,7 +174,8 @@ void send_away(const StageModel& model, std::size_t place) {
 
 void bring_back(const StageTensor& one, const at::Tensor& held) {
   intercept::unmark_part(one.tensor, held);
-  set_global_slice(one.tensor, one.slice);
+  // A single number has no slice that is empty, so none is noted of it.
+  if (one.tensor.dim() > 0) set_global_slice(one.tensor, one.slice);
 }
 
 at::Tensor memory_for(const StageTensor& one) {

@@ -1,13 +1,17 @@
 // What programs do around the steps of a pipeline: each gives the numbers of one process, or is refused on every rank.
+#include <tessera/checkpoint/checkpoint_folder.h>
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
 #include <tessera/data_parallel/distribute.h>
 #include <tessera/data_parallel/sync_batch_norm.h>
 #include <tessera/fsdp/fully_shard.h>
+#include <tessera/intercept/acting_tensor.h>
 #include <tessera/mesh/device_mesh.h>
 #include <tessera/optim/autocast.h>
 #include <tessera/optim/clip_grad_norm.h>
 #include <tessera/pipeline/pipeline.h>
+#include <tessera/shard/global_slice.h>
+#include <tessera/train/training_state.h>
 
 #include <ATen/ATen.h>
 #include <torch/optim/sgd.h>
@@ -22,6 +26,7 @@
 #include "pipeline/net.h"
 #include "support/error_message.h"
 #include "support/require.h"
+#include "support/temporary_folder.h"
 
 namespace tessera::testing {
 namespace {
@@ -256,6 +261,58 @@ TEST(PipelineComposition, RefusesBatchNormOverRanks) {
                 [&](const Tensor& micro) { return net->over_ranks(net->second(net->first(micro))).square().mean(); });
     };
     EXPECT_THAT(message_of<ConfigError>(step), HasSubstr("this backend takes contiguous CPU tensors"));
+  });
+}
+
+/// What tensor parallelism and optimizers ask of a tensor.
+TEST(PipelineComposition, LetsGoOfASingleNumber) {
+  struct Scaled : Net {
+    Scaled() : factor(register_parameter("factor", torch::ones({}, at::kDouble))) {}
+    Tensor factor;
+  };
+  run_threads(2, [&](const World& world) {
+    const auto net = std::make_shared<Scaled>();
+    const Pipeline pipe = pipeline(net, world, two_stages().place({"factor: 1"}));
+    {
+      const auto whole = pipe.gather();
+    }
+    require(global_slice(net->factor).shape().empty(), "it can be asked for");
+    pipe.step(batch(), 2, [&](const Tensor& micro) { return plain_forward(*net, micro) * net->factor; });
+  });
+}
+
+TEST(PipelineComposition, RefusesOnEveryRankWhenAllIsFrozen) {
+  run_threads(2, [&](const World& world) {
+    const DeviceMesh mesh(world, {{"dp", 1}, {"pp", 2}});
+    const auto net = std::make_shared<Net>();
+    freeze_first_stage(*net);
+    const Pipeline pipe = pipeline(net, mesh["pp"], two_stages());
+    const auto copies = distribute(net, mesh["dp"], DdpOptions().find_unused_parameters(true));
+    for (const Tensor& one : net->parameters()) one.set_requires_grad(false);
+    const char* const words = world.rank() == 1 ? "there is nothing to average" : "rank 1 of the pipeline refuses";
+    EXPECT_THAT(message_of<ConfigError>([&] { step_of(pipe, *net); }), HasSubstr(words));
+  });
+}
+
+TEST(PipelineComposition, SavesAndLoadsCopiesOfStages) {
+  const TemporaryFolder folder;
+  run_threads(2, [&](const World& world) {
+    const DeviceMesh mesh(world, {{"dp", 1}, {"pp", 2}});
+    const auto net = std::make_shared<Net>();
+    const Pipeline pipe = pipeline(net, mesh["pp"], two_stages());
+    const auto copies = distribute(net, mesh["dp"], DdpOptions().find_unused_parameters(true));
+    step_of(pipe, *net);  // each stage has buckets since, for other parameters
+    TrainingState state(world);
+    state.model(copies);
+    CheckpointFolder checkpoints(folder.path(), world);
+    const SaveReport report = checkpoints.save(1, state.capture());
+    require(report.error.empty(), report.error);
+    const bool is_here = !intercept::is_elsewhere(net->second->weight);
+    const Tensor saved = is_here ? net->second->weight.detach().clone() : Tensor();
+    const torch::NoGradGuard no_grad;
+    if (is_here) net->second->weight.zero_();
+    checkpoints.load_newest([&](const SavedStep& step) { state.restore(step); });
+    if (is_here) require(at::equal(net->second->weight, saved), "the weight is as it was saved");
   });
 }
 
