@@ -11,12 +11,19 @@ namespace {
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> all = [] {
     std::vector<Kind> joined;
-    for (const auto* some : {&pass_kinds(), &weight_kinds(), &run_kinds()}) {
+    for (const auto* some : {&pass_kinds(), &weight_kinds(), &run_kinds(), &stage_kinds()}) {
       joined.insert(joined.end(), some->begin(), some->end());
     }
     return joined;
   }();
   return all;
+}
+
+/// With a pipeline a program does not call forward and backward itself.
+bool fits(const Kind& kind, const Config& config) {
+  if (kind.fits && !kind.fits(config)) return false;
+  const auto is_it = [&](const Kind& one) { return std::string(one.name) == kind.name; };
+  return !config.has_stages() || std::ranges::none_of(pass_kinds(), is_it);
 }
 
 }  // namespace
@@ -30,12 +37,12 @@ void act(const Action& action, User& user, Seen& seen) {
 
 Action draw_action(Dice& dice, const Config& config) {
   int total = 0;
-  for (const Kind& kind : kinds()) total += !kind.fits || kind.fits(config) ? kind.weight : 0;
+  for (const Kind& kind : kinds()) total += fits(kind, config) ? kind.weight : 0;
   auto left = dice.below(total);
   const auto number = dice.below(1000);
   const auto way = dice.below(1000);
   for (const Kind& kind : kinds()) {
-    if (kind.fits && !kind.fits(config)) continue;
+    if (!fits(kind, config)) continue;
     left -= kind.weight;
     if (left < 0) return {kind.name, number, way};
   }

@@ -21,7 +21,9 @@ struct Seen {
   };
   std::vector<Value> values;
 
+  /// Undefined: this rank does not have it.
   void add(std::string what, int part, const at::Tensor& value) {
+    if (!value.defined()) return values.push_back({std::move(what), part, value});
     // Not clone(): that of a tensor which is cut is cut.
     at::Tensor whole = at::empty(value.sizes(), value.options().requires_grad(false));
     values.push_back({std::move(what), part, whole.copy_(value.detach())});

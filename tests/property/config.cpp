@@ -11,12 +11,12 @@ namespace {
 
 /// The options that are not the default's.
 template <class Options>
-std::string changes_of(const Options& options) {
+std::string changes_of(const Options& options, const std::string& prefix = "") {
   const Options usual;
   std::string text;
   for (const auto& field : Options::fields().fields()) {
     const std::string value = Options::fields().get_text(options, field.key);
-    if (value != Options::fields().get_text(usual, field.key)) text += ", " + field.key + " " + value;
+    if (value != Options::fields().get_text(usual, field.key)) text += ", " + prefix + field.key + " " + value;
   }
   return text;
 }
@@ -102,9 +102,29 @@ Config draw_config(Dice& dice, int num_ranks, bool cuts_shards) {
   return config;
 }
 
+void put_on_stages(Dice& dice, Config& config) {
+  share_layers(config, 1);
+  config.is_wrapped = false;
+  config.keeps_views = false;
+  // Alone, beside copies or shards, and with layers that are cut; what is left of the ranks has batches of its own.
+  config.pp = config.num_ranks;
+  if (config.num_ranks == 2 && dice.chance(20)) config.pp = 1;
+  if (config.num_ranks >= 4 && dice.chance(80)) {
+    config.pp = 2;
+    if (dice.chance(config.num_ranks == 4 ? 40 : 70)) config.tp = 2;
+  }
+  if (config.num_ranks == 8) config.pp = 2;
+  config.is_bare = config.num_parts() == 1 && dice.chance(60);
+  config.pipeline.schedule(dice.pick(
+      std::vector<std::string>{"sequential", "round_robin", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"}));
+  config.pipeline.dynamic(dice.chance(85)).init_sync(dice.chance(70)).receive_ahead(dice.below(4));
+  config.pipeline.num_checked_steps(dice.pick(std::vector<std::int64_t>{0, 2, 1000}));
+}
+
 std::string Config::text() const {
   std::string text = (is_ddp() ? "ddp, num_ranks " : "fsdp, num_ranks ") + std::to_string(num_ranks);
   if (tp > 1) text += ", tp " + std::to_string(tp);
+  if (has_stages()) text += ", pp " + std::to_string(pp) + (is_bare ? ", bare" : "") + changes_of(pipeline, "pipe.");
   if (is_wrapped) text += ", wrapped";
   if (!oddity.empty()) text += ", odd " + oddity;
   if (keeps_views) text += ", keeps views";
@@ -121,6 +141,8 @@ Config Config::parse(const std::string& text) {
     item.erase(0, item.find_first_not_of(' '));
     if (item == "ddp" || item == "fsdp") {
       config.layout = item == "ddp" ? Layout::kDdp : Layout::kFsdp;
+    } else if (item == "bare") {
+      config.is_bare = true;
     } else if (item == "wrapped") {
       config.is_wrapped = true;
     } else if (item == "keeps views") {
@@ -130,13 +152,15 @@ Config Config::parse(const std::string& text) {
     } else if (item == "hook") {
       config.has_hook = true;
     } else if (!read_number(item, "num_ranks", config.num_ranks) && !read_number(item, "tp", config.tp) &&
-               !read_number(item, "num_replicas", config.num_replicas) &&
+               !read_number(item, "pp", config.pp) && !read_number(item, "num_replicas", config.num_replicas) &&
                !read_number(item, "wrap_elements", config.wrap_elements)) {
       const auto space = item.find(' ');
       if (space == std::string::npos) throw std::invalid_argument("a configuration has no " + item);
       const auto key = item.substr(0, space);
       const auto value = item.substr(space + 1);
-      if (config.is_ddp()) {
+      if (key.rfind("pipe.", 0) == 0) {
+        PipelineOptions::fields().set_text(config.pipeline, key.substr(5), value);
+      } else if (config.is_ddp()) {
         DdpOptions::fields().set_text(config.ddp, key, value);
       } else {
         FsdpOptions::fields().set_text(config.fsdp, key, value);

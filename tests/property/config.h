@@ -2,6 +2,7 @@
 
 #include <tessera/data_parallel/distribute.h>
 #include <tessera/fsdp/fsdp_options.h>
+#include <tessera/pipeline/pipeline_options.h>
 
 #include <cstdint>
 #include <string>
@@ -17,6 +18,8 @@ struct Config {
   Layout layout = Layout::kDdp;
   int num_ranks = 1;
   int tp = 1;                      ///< how many ranks share each layer
+  int pp = 0;                      ///< how many ranks have stages of a pipeline; 0: there is no pipeline
+  bool is_bare = false;            ///< of a pipeline: nobody shares the stages
   int num_replicas = 1;            ///< of a model that is sharded
   std::int64_t wrap_elements = 0;  ///< modules with so many are units; 0: only the model
   bool is_wrapped = false;         ///< a wrapper's forward is called, not the model's
@@ -25,10 +28,13 @@ struct Config {
   bool has_hook = false;           ///< gradients travel by a hook of the program's own
   DdpOptions ddp;
   FsdpOptions fsdp;
+  PipelineOptions pipeline;
 
+  bool has_stages() const { return pp > 0; }
+  int num_sharing_a_batch() const { return has_stages() ? tp * pp : tp; }
   /// How many ranks have batches of their own.
-  int num_parts() const { return num_ranks / tp; }
-  int part_of(int rank) const { return rank / tp; }
+  int num_parts() const { return num_ranks / num_sharing_a_batch(); }
+  int part_of(int rank) const { return rank / num_sharing_a_batch(); }
   bool is_ddp() const { return layout == Layout::kDdp; }
   bool is_fsdp() const { return layout == Layout::kFsdp; }
   bool is_reproducible() const { return is_ddp() ? ddp.reproducible() : fsdp.reproducible(); }
@@ -52,5 +58,7 @@ struct Config {
 
 /// `cuts_shards`: also tensor parallelism of models in shards.
 Config draw_config(Dice& dice, int num_ranks, bool cuts_shards);
+/// The same with a model on the stages of a pipeline, alone, copied or sharded, and with layers that are cut.
+void put_on_stages(Dice& dice, Config& config);
 
 }  // namespace tessera::testing

@@ -17,6 +17,8 @@ struct Kind {
 
 /// Forward and backward in all ways.
 const std::vector<Kind>& pass_kinds();
+/// Steps of a pipeline.
+const std::vector<Kind>& stage_kinds();
 /// Parameters and buffers: written, read, frozen, kept, saved, loaded.
 const std::vector<Kind>& weight_kinds();
 /// Optimizers, scalers, checkpoints, groups.

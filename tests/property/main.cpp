@@ -2,6 +2,7 @@
 //   property_programs --seed S --count N [--ranks R] [--keep 0,3,7]   ranks are threads
 //                     [--tp] [--cut-shards]           only those whose ranks share layers; also those of shards, which
 //                                                     still have defects
+//                     [--pp]                          all models are on the stages of a pipeline
 //   property_programs --seed S --count N --processes R --backend B    ranks are processes
 //   property_programs --seed S --show | --test [--keep 0,3,7]         what a program does, or a test that does it
 // A line for each program: "program 17: 41 done, 3 refused" or "DEFECT in program 17: ...".
@@ -43,7 +44,7 @@ std::uint64_t number_of(const Options& options, const std::string& name, std::ui
 }
 
 Program program_of(const Options& options, std::uint64_t seed, int num_ranks) {
-  Program program = make_program(seed, num_ranks, options.contains("--cut-shards"));
+  Program program = make_program(seed, {num_ranks, options.contains("--cut-shards"), options.contains("--pp")});
   const auto keep = options.find("--keep");
   if (keep == options.end()) return program;
   std::vector<Action> kept;

@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cmath>
 #include <sstream>
+#include <tuple>
 
 #include "property/act.h"
+#include "property/pipeline_user.h"
 #include "property/refusals.h"
 #include "property/user.h"
 #include "support/slice_elements.h"
@@ -63,6 +65,12 @@ std::string difference_of(const Tensor& found, const Tensor& expected, double sc
   return text.str();
 }
 
+std::map<std::string, Tensor> buffers_of(const torch::nn::Module& model) {
+  std::map<std::string, Tensor> buffers;
+  for (const auto& entry : model.named_buffers()) buffers[entry.key()] = entry.value();
+  return buffers;
+}
+
 class Judge {
  public:
   Judge(const Program& program, const Communicator& comm, Meeting& meeting)
@@ -70,7 +78,7 @@ class Judge {
 
   Played run() {
     begin();
-    if (!played_.defect.empty()) return played_;
+    if (!played_.defect.empty() || is_over_) return played_;
     both([](User& user) { user.make_optimizer(0); });
     note_flags();
     for (std::size_t i = 0; i < program_.actions.size() && played_.defect.empty(); ++i) {
@@ -90,8 +98,15 @@ class Judge {
       config_.make_plain();
       outcome = outcome_of([&] { ranked_ = make_on_rank(program_.seed, config_, comm_); });
     }
-    settle(outcome.kind == Outcome::Kind::kDone ? "" : outcome.text, "the beginning");
+    if (outcome.text.find(kNoCutFits) != std::string::npos) {
+      ++played_.num_refused;
+      is_over_ = true;
+    }
+    settle(outcome.kind == Outcome::Kind::kDone || is_over_ ? "" : outcome.text, "the beginning");
+    if (is_over_) return;
     alone_ = make_alone(program_.seed, config_);
+    // Who makes a model draws random numbers, and threads draw from one generator.
+    meeting_.exchange("");
   }
 
   void both(const std::function<void(User&)>& run) {
@@ -107,7 +122,10 @@ class Judge {
     for (const std::string& packed : meeting_.exchange(mine.packed())) all.push_back(Outcome::unpacked(packed));
     std::string defect;
     const bool same = std::all_of(all.begin(), all.end(), [&](const Outcome& one) { return one.kind == mine.kind; });
-    if (!same) {
+    if (!same && config_.has_stages() && may_differ(action, all)) {
+      ++played_.num_refused;
+      is_over_ = true;
+    } else if (!same) {
       defect = "ranks differ:";
       for (std::size_t rank = 0; rank < all.size(); ++rank) {
         defect += "\n    rank " + std::to_string(rank) + ": " +
@@ -126,10 +144,10 @@ class Judge {
       // Ours, and Gloo's words for it.
       const auto says = [&one](const char* words) { return one.text.find(words) != std::string::npos; };
       const bool has_waited = says("not done after") || says("Timed out waiting") || says("Application timeout");
-      return one.kind == Outcome::Kind::kFailed && has_waited;
+      return (one.kind == Outcome::Kind::kFailed && has_waited) || says("was given other memory") ||
+             says("a step of this pipeline has failed before");
     });
-    is_over_ = is_over_ || is_dead || mine.text.find("was given other memory") != std::string::npos ||
-               (action.kind == "cast" && mine.kind == Outcome::Kind::kRefused);
+    is_over_ = is_over_ || is_dead || (action.kind == "cast" && mine.kind == Outcome::Kind::kRefused);
     if (defect.empty() && mine.kind != Outcome::Kind::kDone && !is_over_) {
       defect = unless_it_moved(outcome_of([&] { recover(action, mine.text); }));
     }
@@ -137,13 +155,34 @@ class Judge {
     if (defect.empty() && action.kind == "cast" && mine.kind == Outcome::Kind::kDone && !is_over_) {
       defect = unless_it_moved(outcome_of([&] { alone_->load(ranked_->full_state()); }));
     }
-    if (is_one_of(action, {"step", "step_with_scaler", "train_uneven"})) ++num_steps_;
+    if (is_one_of(action, {"step", "step_with_scaler", "step_stages_with_scaler", "train_uneven"})) ++num_steps_;
     if (is_one_of(action, {"freeze", "unfreeze", "swap_frozen"})) changed_flags_ = true;
     // The same when other actions are left out.
     const bool looks = (7 * action.number + action.way) % 5 < 2;
     // What is written inside gather() comes to the shards when that ends.
     if (defect.empty() && looks && !is_over_ && !circumstances().is_whole) defect = look_at_what_is_held();
     settle(defect, where);
+  }
+
+  /// Stages have other parameters, so a call that asks nobody may be refused by some alone. And a forward that goes
+  /// another way is noticed where it is computed, when others wait for what that rank would have sent.
+  bool may_differ(const Action& action, const std::vector<Outcome>& all) {
+    const bool is_local = is_one_of(
+        action, {"zero_grad", "step", "read", "reload_optimizer", "call_by_hand", "resize_buckets", "log", "write"});
+    const auto says = [&all](const char* words) {
+      return std::ranges::any_of(all, [&](const Outcome& one) { return one.text.find(words) != std::string::npos; });
+    };
+    const bool asks_for_values = says("the forward asks whether two tensors of stage");
+    const bool goes_another_way = asks_for_values || says("dynamic(true)");
+    for (const Outcome& one : all) {
+      if (one.kind != Outcome::Kind::kRefused || asks_for_values) continue;
+      if (!objection_to(one.text, action, config_, circumstances()).empty()) return false;
+    }
+    return std::ranges::all_of(all, [&](const Outcome& one) {
+      if (one.kind == Outcome::Kind::kRefused) return true;
+      if (one.kind == Outcome::Kind::kDone) return is_local;
+      return goes_another_way && one.text.find("not done after") != std::string::npos;
+    });
   }
 
   std::string compare_with_one_process(const Action& action, const Outcome& mine, const Seen& found) {
@@ -158,12 +197,14 @@ class Judge {
     std::vector<const Seen::Value*> of_rank;
     for (const Seen::Value& value : expected.values) {
       if (value.part == part || value.part == Seen::kAll) of_rank.push_back(&value);
+      if (!value.value.defined()) continue;
       is_over_ = is_over_ || !value.value.isfinite().all().item<bool>() || value.value.abs().max().item<double>() > 1e6;
     }
     if (is_over_) return "";
     if (of_rank.size() != found.values.size()) return "saw another number of things than one process";
     for (std::size_t i = 0; i < of_rank.size(); ++i) {
       const Tensor& value = of_rank[i]->value;
+      if (!found.values[i].value.defined()) continue;
       // Parameters are printed with few digits.
       const bool is_cast = action.kind == "cast";
       const double allowed = of_rank[i]->what == "printed" ? 1e-3 : is_cast ? 1e-6 : tolerance();
@@ -183,7 +224,8 @@ class Judge {
   /// What went wrong. A model whose parameters were given other memory may say so whenever it is looked at.
   std::string unless_it_moved(const Outcome& outcome) {
     if (outcome.kind == Outcome::Kind::kDone) return "";
-    is_over_ = has_moved_ && outcome.text.find("was given other memory") != std::string::npos;
+    const auto says = [&](const char* words) { return outcome.text.find(words) != std::string::npos; };
+    is_over_ = has_moved_ && (says("was given other memory") || says("refuses what is asked for, and says why"));
     return is_over_ ? "" : outcome.text;
   }
 
@@ -252,8 +294,8 @@ class Judge {
       for (const auto& [name, tensor] : user.trained()) tensor.mutable_grad() = Tensor();
       user.model().zero_grad();
       user.model().train();
-      if (changed_flags_ ||
-          is_one_of(action, {"step", "step_with_scaler", "train_uneven", "load_checkpoint", "reload_optimizer"})) {
+      if (changed_flags_ || is_one_of(action, {"step", "step_with_scaler", "step_stages_with_scaler", "train_uneven",
+                                               "load_checkpoint", "reload_optimizer"})) {
         user.make_optimizer(0);
       }
       user.begin_scaling();
@@ -261,18 +303,20 @@ class Judge {
       if (action.kind == "load_saved") user.kept.clear();
     });
     // Of several writes some may have been done.
-    if (is_one_of(action, {"load_saved", "train_uneven", "load_checkpoint", "step", "step_with_scaler", "write",
-                           "use_a_view"})) {
+    if (is_one_of(action, {"load_saved", "train_uneven", "load_checkpoint", "step", "step_with_scaler",
+                           "step_stages_with_scaler", "write", "use_a_view"})) {
       alone_->load(ranked_->full_state());
     }
     if (config_.is_ddp() && (text.find("anew") != std::string::npos || action.kind == "go_back_twice")) {
       ranked_->begin_again();
     }
     // A forward that was refused half way may have changed buffers. As ever, those of rank 0 count.
+    // Of a pipeline each stage has its own. What was kept for the next call is said once.
+    if (config_.has_stages()) std::ignore = outcome_of([&] { ranked_->full_state(); });
+    const auto buffers = config_.has_stages() ? ranked_->full_state() : buffers_of(ranked_->model());
     const torch::NoGradGuard no_grad;
-    const auto buffers = ranked_->model().named_buffers();
     for (auto& entry : alone_->model().named_buffers()) {
-      const Tensor of_first = buffers[entry.key()].clone();
+      const Tensor of_first = buffers.at(entry.key()).clone();
       comm_.broadcast(of_first, 0);
       entry.value().copy_(of_first);
     }

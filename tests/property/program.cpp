@@ -4,12 +4,15 @@
 
 namespace tessera::testing {
 
-Program make_program(std::uint64_t seed, int num_ranks, bool cuts_shards) {
+Program make_program(std::uint64_t seed, const Ways& ways) {
   Dice dice(seed * 7919 + 13);
   Program program;
   program.seed = seed;
   const int drawn = dice.pick(std::vector<int>{1, 2, 2, 2, 4});
-  program.config = draw_config(dice, num_ranks == 0 ? drawn : num_ranks, cuts_shards);
+  program.config = draw_config(dice, ways.num_ranks == 0 ? drawn : ways.num_ranks, ways.cuts_shards);
+  // Of its own, so that a program without stages is the same as ever.
+  Dice stages(seed * 104'729 + 7);
+  if (stages.chance(ways.has_stages ? 100 : 15)) put_on_stages(stages, program.config);
   // Defects that a long history needs are rare: most programs are short.
   const auto count = 30 + dice.below(dice.chance(20) ? 170 : 60);
   for (std::int64_t i = 0; i < count; ++i) program.actions.push_back(draw_action(dice, program.config));

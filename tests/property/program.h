@@ -20,7 +20,12 @@ struct Program {
   std::string as_test() const;
 };
 
-/// On as many ranks as it likes, or on `num_ranks` if that is not 0. `cuts_shards`: see draw_config().
-Program make_program(std::uint64_t seed, int num_ranks = 0, bool cuts_shards = false);
+/// Which programs are drawn.
+struct Ways {
+  int num_ranks = 0;         ///< 0: as many as it likes
+  bool cuts_shards = false;  ///< see draw_config()
+  bool has_stages = false;   ///< every model is on the stages of a pipeline; otherwise some are
+};
+Program make_program(std::uint64_t seed, const Ways& ways = {});
 
 }  // namespace tessera::testing

@@ -219,6 +219,8 @@ TEST(Programs, ReadBackTheirConfiguration) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     const std::string text = make_program(seed).config.text();
     EXPECT_EQ(Config::parse(text).text(), text);
+    const std::string on_stages = make_program(seed, {.has_stages = true}).config.text();
+    EXPECT_EQ(Config::parse(on_stages).text(), on_stages);
   }
 }
 
@@ -368,7 +370,21 @@ TEST(Programs, Seed1616387045) {
 }
 
 /// Frozen after fully_shard(): only ranks that have elements of the parameter refused it, and the others waited.
-TEST(Programs, Seed773OfCutShards) { expect_no_defect(make_program(773, 0, /*cuts_shards=*/true)); }
+TEST(Programs, Seed773OfCutShards) { expect_no_defect(make_program(773, {.cuts_shards = true})); }
+
+// Models on the stages of a pipeline.
+
+/// Buckets of one stage were saved as those of all, and refused on the others.
+TEST(Programs, Seed303OnStages) {
+  Program program{303,
+                  Config::parse("ddp, num_ranks 2, pp 2, pipe.schedule round_robin, pipe.init_sync false, "
+                                "pipe.num_checked_steps 1000, pipe.receive_ahead 3, find_unused_parameters true"),
+                  {}};
+  program.actions = {
+      {"save_checkpoint", 350, 206},
+  };
+  expect_no_defect(program);
+}
 
 }  // namespace
 }  // namespace tessera::testing

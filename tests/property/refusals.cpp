@@ -2,6 +2,8 @@
 
 #include <tessera/core/error.h>
 
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <vector>
 
@@ -16,6 +18,22 @@ struct Refusal {
 /// What the guides say is refused.
 const std::vector<Refusal>& refusals() {
   static const std::vector<Refusal> all{
+      {"a step of the pipeline is asked for while gather()",
+       [](const Action&, const Config& config, const Circumstances& now) {
+         return config.has_stages() && now.is_whole;
+       }},
+      {"of the pipeline refuses what is asked for, and says why",
+       [](const Action&, const Config& config, const Circumstances& now) {
+         return config.has_stages() && (now.flags_changed || now.has_moved);
+       }},
+      {"of which several stages compute parts of the gradient",
+       [](const Action&, const Config& config, const Circumstances&) { return config.has_stages(); }},
+      {"the forward asks whether two tensors of stage",
+       [](const Action&, const Config& config, const Circumstances&) { return config.has_stages(); }},
+      {"on another rank than this one",
+       [](const Action& action, const Config& config, const Circumstances&) {
+         return config.pp > 1 && is_one_of(action, {"call_by_hand", "load_saved", "reload_optimizer"});
+       }},
       {"are in shards at this point",
        [](const Action& action, const Config&, const Circumstances&) {
          return is_one_of(action, {"read", "evaluate_on_a_thread"});
@@ -23,7 +41,7 @@ const std::vector<Refusal>& refusals() {
       // LibTorch's words for a tensor of whose bytes a rank has only a part: pointers, prints, torch::save().
       {"Cannot access storage of ",
        [](const Action& action, const Config& config, const Circumstances&) {
-         return config.tp > 1 && is_one_of(action, {"read", "reload_optimizer"});
+         return (config.tp > 1 || config.pp > 1) && is_one_of(action, {"read", "reload_optimizer"});
        }},
       {"Cannot access data pointer of Tensor",
        [](const Action& action, const Config& config, const Circumstances&) {
@@ -101,7 +119,22 @@ const std::vector<Refusal>& refusals() {
   return all;
 }
 
+constexpr std::array kRefusedCuts{"the loss is a value of stage",
+                                  "that no parameter has part in",
+                                  "reads it when other micro-batches",
+                                  "place it there",
+                                  "requires a gradient and is none",
+                                  "to a tensor that every rank has",
+                                  "write to a copy",
+                                  "reads values that a stage",
+                                  "layers for a pipeline of",
+                                  "dynamic(true)"};
+
 }  // namespace
+
+bool is_refused_cut(const std::string& text) {
+  return std::ranges::any_of(kRefusedCuts, [&](const char* words) { return text.find(words) != std::string::npos; });
+}
 
 bool is_refusal(const std::exception& error) {
   const std::string text = error.what();
@@ -116,6 +149,12 @@ bool is_refusal(const std::exception& error) {
 
 std::string objection_to(const std::string& text, const Action& action, const Config& config,
                          const Circumstances& circumstances) {
+  // Another batch may take another way through the model.
+  if (config.has_stages() && is_refused_cut(text)) {
+    const bool is_asked_for = config.pipeline.dynamic() && text.find("dynamic(true)") != std::string::npos;
+    const bool runs_it = action.kind.find("_stages") != std::string::npos || is_one_of(action, {"load_saved"});
+    return runs_it && !is_asked_for ? "" : "refuses what the guide allows";
+  }
   for (const Refusal& refusal : refusals()) {
     if (text.find(refusal.words) == std::string::npos) continue;
     return refusal.may_be(action, config, circumstances) ? "" : "refuses what the guide allows";

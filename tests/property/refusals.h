@@ -20,4 +20,7 @@ bool is_refusal(const std::exception& error);
 std::string objection_to(const std::string& text, const Action& action, const Config& config,
                          const Circumstances& circumstances);
 
+/// Whether a random cut of a random model into stages may be refused in these words.
+bool is_refused_cut(const std::string& text);
+
 }  // namespace tessera::testing

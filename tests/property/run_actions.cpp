@@ -14,7 +14,11 @@ using at::Tensor;
 
 Tensor number_of(double value) { return torch::full({}, value, torch::kDouble); }
 
-void step(const Action& /*action*/, User& user, Seen& /*seen*/) { user.optimizer().step(); }
+void step(const Action& /*action*/, User& user, Seen& /*seen*/) {
+  // Inside gather() no optimizer may step, and copies of other stages' parameters do not notice it.
+  if (user.has_stages()) user.scopes.clear();
+  user.optimizer().step();
+}
 
 void zero_grad(const Action& action, User& user, Seen& /*seen*/) {
   const bool to_none = action.way % 2 == 0;
@@ -84,6 +88,9 @@ void resize_buckets(const Action& action, User& user, Seen& /*seen*/) {
 
 bool trains_parameters(const Config& config) { return config.trains_parameters(); }
 bool is_ddp(const Config& config) { return config.is_ddp(); }
+/// What passes by hand, and join(), need.
+bool has_no_stages(const Config& config) { return !config.has_stages(); }
+bool is_ddp_of_all(const Config& config) { return config.is_ddp() && has_no_stages(config); }
 
 }  // namespace
 
@@ -94,8 +101,8 @@ const std::vector<Kind>& run_kinds() {
       {"clip", 4, clip},
       {"make_optimizer", 2, make_optimizer, trains_parameters},
       {"reload_optimizer", 1, reload_optimizer},
-      {"step_with_scaler", 3, step_with_scaler},
-      {"train_uneven", 2, train_uneven, is_ddp},
+      {"step_with_scaler", 3, step_with_scaler, has_no_stages},
+      {"train_uneven", 2, train_uneven, is_ddp_of_all},
       {"save_checkpoint", 1, save_checkpoint},
       {"load_checkpoint", 1, load_checkpoint},
       {"split_group", 1, split_group},

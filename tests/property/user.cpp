@@ -9,6 +9,7 @@
 
 #include "fsdp/random_models/random_model.h"
 #include "property/archives.h"
+#include "property/batches.h"
 #include "property/config.h"
 #include "property/oddities.h"
 #include "property/scaling.h"
@@ -44,7 +45,7 @@ std::unique_ptr<Optimizer> optimizer_of(const std::vector<std::vector<Tensor>>& 
 class Alone : public WholeUser {
  public:
   Alone(std::uint64_t seed, const Config& config)
-      : WholeUser(make_model(seed, config, /*dense=*/true), config.tp > 1),
+      : WholeUser(make_model(seed, config, /*dense=*/true), config),
         num_ranks_(config.num_parts()),
         num_sharing_(config.num_parts()) {}
 
@@ -148,7 +149,7 @@ class Alone : public WholeUser {
 }  // namespace
 
 NodePtr make_model(std::uint64_t seed, const Config& config, bool dense) {
-  if (config.tp > 1) return make_random_tree(seed);  // with layers that are worth cutting
+  if (config.tp > 1 || config.has_stages()) return make_random_tree(seed);  // with layers that are worth cutting
   return with_oddity(make_random_model(seed), config.oddity, dense);
 }
 
@@ -192,6 +193,22 @@ void User::make_optimizer(std::int64_t way) {
     default:
       optimizer_ = optimizer_of<torch::optim::AdamW>(groups, AdamWOptions(0.003).weight_decay(0.1));
   }
+}
+
+User::User(NodePtr model, const Config& config)
+    : model_(std::move(model)), is_cut_(config.tp > 1), has_stages_(config.has_stages()) {}
+
+Tensor User::pass(const Pass& pass, int part) {
+  const at::AutoGradMode grad_mode(pass.trains);
+  const double sum_of_weights = std::accumulate(pass.weights.begin(), pass.weights.end(), 0.0);
+  Tensor sum = torch::zeros({}, torch::kDouble);
+  for (std::size_t i = 0; i < pass.numbers.size(); ++i) {
+    const double its_share = pass.weights[i] / sum_of_weights;
+    const Tensor loss = loss_of(*this, pass.numbers[i], part) * pass.factor;
+    if (loss.requires_grad()) (loss * its_share * pass.loss_scale * share()).backward();
+    sum = sum + loss.detach() * its_share;
+  }
+  return sum;
 }
 
 std::vector<std::pair<std::string, Tensor>> WholeUser::trained() const {

@@ -34,6 +34,15 @@ struct Piece {
   std::map<std::string, at::Tensor> state;  ///< of the optimizer
 };
 
+/// A forward, and a backward, of several batches one after the other: of the mean of their losses.
+struct Pass {
+  std::vector<std::int64_t> numbers;  ///< of batches
+  std::vector<double> weights;        ///< of their losses
+  double loss_scale = 1;              ///< of the gradients
+  double factor = 1;                  ///< of the losses
+  bool trains = true;
+};
+
 /// What a training program has in its hands, in one process or on a rank. Actions are written against it, once.
 class User {
  public:
@@ -45,6 +54,13 @@ class User {
   /// On `trained()`: SGD, SGD with momentum, Adam, AdamW, by `way`; with one group of parameters or two.
   void make_optimizer(std::int64_t way);
   std::int64_t way_of_optimizer() const { return way_of_optimizer_; }
+
+  /// What a pipeline does in one step. Returns the mean.
+  virtual at::Tensor pass(const Pass& pass, int part);
+  /// Whether `pass` is the way to run the model.
+  bool has_stages() const { return has_stages_; }
+  /// Whether this rank has bytes of a tensor of the model.
+  virtual bool is_here(const at::Tensor& /*tensor*/) const { return true; }
 
   /// Calls `run` for each rank whose batches this user computes.
   virtual void for_each_part(const std::function<void(int part)>& run) = 0;
@@ -90,13 +106,14 @@ class User {
   std::vector<std::shared_ptr<void>> scopes;
 
  protected:
-  User(NodePtr model, bool is_cut) : model_(std::move(model)), is_cut_(is_cut) {}
+  User(NodePtr model, const Config& config);
 
   NodePtr model_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 
  private:
   bool is_cut_;
+  bool has_stages_;
   std::int64_t way_of_optimizer_ = 0;
 };
 

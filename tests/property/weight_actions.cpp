@@ -1,6 +1,7 @@
 #include <torch/torch.h>
 
 #include <mutex>
+#include <set>
 #include <sstream>
 
 #include "property/archives.h"
@@ -27,11 +28,16 @@ void swap_frozen(const Action& /*action*/, User& user, Seen& /*seen*/) {
 
 /// With a graph that nobody needs.
 void log(const Action& action, User& user, Seen& seen) {
-  seen.add("logged", Seen::kAll, parameter_of(user, action.number).abs().sum());
+  const Tensor parameter = parameter_of(user, action.number);
+  seen.add("logged", Seen::kAll, user.is_here(parameter) ? parameter.abs().sum() : Tensor());
 }
 
 void write(const Action& action, User& user, Seen& /*seen*/) {
   Tensor parameter = parameter_of(user, action.number);
+  const bool needs_whole = action.way % 7 == 6;
+  const bool is_of_all = action.way % 7 == 5;
+  if (!needs_whole && !is_of_all && !user.is_here(parameter)) return;
+  if (user.has_stages() && parameter.dim() == 0 && action.way % 7 == 3) return;  // which only some ranks would refuse
   const double factor = 0.5 + 0.1 * static_cast<double>(action.number % 9);
   const torch::NoGradGuard no_grad;
   switch (action.way % 7) {
@@ -52,7 +58,9 @@ void write(const Action& action, User& user, Seen& /*seen*/) {
       at::_foreach_mul_({parameter}, factor);
       break;
     case 5:
-      for (const Tensor& one : parameters_of(user)) one.data().clamp_(-factor, factor);
+      for (const Tensor& one : parameters_of(user)) {
+        if (user.is_here(one)) one.data().clamp_(-factor, factor);
+      }
       break;
     default: {
       const auto whole = user.gather(/*write_back=*/true);
@@ -84,6 +92,9 @@ Tensor saved_copy_of(User& user, std::int64_t number) {
 void read(const Action& action, User& user, Seen& seen) {
   const Tensor parameter = parameter_of(user, action.number);
   const torch::NoGradGuard no_grad;
+  if (!user.is_here(parameter) && std::set<std::int64_t>{0, 1, 2, 5}.contains(action.way % 7)) {
+    return seen.add("of another stage", Seen::kAll, Tensor());
+  }
   switch (action.way % 7) {
     case 0:
       seen.add("clone", Seen::kAll, parameter.clone());
@@ -119,6 +130,8 @@ void read(const Action& action, User& user, Seen& seen) {
 
 void keep_a_view(const Action& action, User& user, Seen& /*seen*/) {
   const Tensor parameter = parameter_of(user, action.number);
+  // As many on every rank.
+  if (!user.is_here(parameter)) return user.kept.push_back(Tensor());
   // Not flatten(): of a parameter with gaps that is a copy.
   user.kept.push_back(action.way % 2 == 0 ? parameter.detach() : parameter.data().unsqueeze(0));
 }
@@ -126,11 +139,13 @@ void keep_a_view(const Action& action, User& user, Seen& /*seen*/) {
 void use_a_view(const Action& action, User& user, Seen& seen) {
   if (user.kept.empty()) return;
   const Tensor& view = user.kept[static_cast<std::size_t>(action.number) % user.kept.size()];
+  if (!view.defined() || !user.is_here(view)) return seen.add("view", Seen::kAll, Tensor());
   if (action.way % 2 == 0) {
     seen.add("view", Seen::kAll, view.clone());
   } else {
     const torch::NoGradGuard no_grad;
     view.mul_(0.75);
+    seen.add("view", Seen::kAll, Tensor());
   }
 }
 
@@ -144,12 +159,17 @@ void load(const Action& action, User& user, Seen& /*seen*/) {
 
 void hook(const Action& action, User& user, Seen& /*seen*/) {
   const Tensor parameter = parameter_of(user, action.number);
+  if (!user.is_here(parameter)) return;
   if (parameter.requires_grad()) parameter.register_hook([](const Tensor& gradient) { return gradient * 0.5; });
 }
 
 /// Uses the model, so that what is to be refused is refused.
 void look(const Action& action, User& user, Seen& seen) {
-  user.for_each_part([&](int part) { seen.add("loss", part, loss_of(user, action.number, part)); });
+  Pass pass{{action.number}, {1}};
+  pass.trains = false;
+  user.for_each_part([&](int part) {
+    seen.add("loss", part, user.has_stages() ? user.pass(pass, part) : loss_of(user, action.number, part));
+  });
 }
 
 /// Saves with torch::save, does something else to the weights, and loads them again.
@@ -161,10 +181,14 @@ void load_saved(const Action& action, User& user, Seen& seen) {
   }
   {
     const torch::NoGradGuard no_grad;
-    for (const Tensor& parameter : parameters_of(user)) parameter.mul_(0.5);
+    for (const Tensor& parameter : parameters_of(user)) {
+      if (user.is_here(parameter)) parameter.mul_(0.5);
+    }
   }
-  const auto whole = action.way % 2 == 0 ? user.gather(/*write_back=*/true) : nullptr;
+  // A rank has nowhere to put what other stages have.
+  auto whole = action.way % 2 == 0 || user.has_stages() ? user.gather(/*write_back=*/true) : nullptr;
   load_into(user.model(), bytes);
+  if (user.has_stages()) whole.reset();
   user.drop_old_views();
   look(action, user, seen);
 }
@@ -184,9 +208,9 @@ void close_gather(const Action& /*action*/, User& user, Seen& /*seen*/) {
   if (!user.scopes.empty()) user.scopes.pop_back();
 }
 
-bool is_fsdp(const Config& config) { return config.is_fsdp(); }
-/// Module::to(torch::kFloat) makes complex numbers real ones.
-bool is_real(const Config& config) { return config.oddity != "complex"; }
+bool has_parts(const Config& config) { return config.is_fsdp() || config.has_stages(); }
+/// Module::to(torch::kFloat) makes complex numbers real ones, and stages have no bytes of most of the model.
+bool can_be_cast(const Config& config) { return config.oddity != "complex" && config.pp < 2; }
 
 }  // namespace
 
@@ -202,10 +226,10 @@ const std::vector<Kind>& weight_kinds() {
       {"use_a_view", 4, use_a_view},
       {"load", 2, load},
       {"load_saved", 1, load_saved},
-      {"cast", 1, cast, is_real},
+      {"cast", 1, cast, can_be_cast},
       {"hook", 1, hook},
-      {"open_gather", 3, open_gather, is_fsdp},
-      {"close_gather", 6, close_gather, is_fsdp},
+      {"open_gather", 3, open_gather, has_parts},
+      {"close_gather", 6, close_gather, has_parts},
   };
   return all;
 }
