@@ -87,10 +87,15 @@ inline at::Tensor dim_first(Call& call, const at::Tensor& tensor, std::int64_t& 
   return (dim == 0 ? tensor : tensor.movedim(dim, 0)).contiguous();
 }
 
-inline at::Tensor with_rows(const at::Tensor& like, std::int64_t rows) {
+/// For what a call makes. Nothing arrives in a fake world: zeros then, not memory that nobody has written.
+inline at::Tensor memory_for_result(Group& group, at::IntArrayRef shape, const at::TensorOptions& options) {
+  return group.world().connector->moves_data() ? at::empty(shape, options) : at::zeros(shape, options);
+}
+
+inline at::Tensor with_rows(Group& group, const at::Tensor& like, std::int64_t rows) {
   auto shape = like.sizes().vec();
   shape[0] = rows;
-  return at::empty(shape, like.options());
+  return memory_for_result(group, shape, like.options());
 }
 
 /// Makes `rows` the result of the call, with its first dimension moved back to `dim`.

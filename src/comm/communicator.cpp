@@ -208,7 +208,7 @@ Work Communicator::start_all_gather(const at::Tensor& piece, std::int64_t dim, c
   Sizes counts = checked_sizes(call, sizes, size(), total);
   const std::int64_t row = elements_per_row(rows);
   for (auto& count : counts) count *= row;
-  const at::Tensor whole = with_rows(rows, total);
+  const at::Tensor whole = with_rows(*group_, rows, total);
   give_back(call, whole, dim);
   return start_all_gather_into(call, whole, rows, counts, async);
 }
@@ -260,7 +260,7 @@ Work Communicator::start_reduce_scatter(const at::Tensor& whole, ReduceOp op, st
   Call call(group_, "reduce_scatter", whole, settings_.timeout, where);
   const at::Tensor rows = dim_first(call, whole, dim);
   Sizes counts = checked_sizes(call, sizes, size(), rows.size(0));
-  const at::Tensor piece = with_rows(rows, counts[static_cast<std::size_t>(rank())]);
+  const at::Tensor piece = with_rows(*group_, rows, counts[static_cast<std::size_t>(rank())]);
   const std::int64_t row = elements_per_row(rows);
   for (auto& count : counts) count *= row;
   give_back(call, piece, dim);
@@ -325,7 +325,7 @@ Work Communicator::start_gather(const at::Tensor& piece, int root, std::int64_t 
   }
   std::vector<std::vector<at::Tensor>> outputs;
   if (rank() == root) {
-    const at::Tensor whole = with_rows(rows, total);
+    const at::Tensor whole = with_rows(*group_, rows, total);
     give_back(call, whole, dim);
     outputs.push_back(cut(whole, extents));
   }
@@ -357,7 +357,7 @@ Work Communicator::start_scatter(const at::Tensor& whole, int root, std::int64_t
   const at::Tensor rows = is_root ? dim_first(call, whole, dim) : whole.movedim(first, 0);
   if (dim < 0) dim += whole.dim();
   const Sizes extents = checked_sizes(call, sizes, size(), rows.size(0));
-  const at::Tensor piece = with_rows(rows, extents[static_cast<std::size_t>(rank())]);
+  const at::Tensor piece = with_rows(*group_, rows, extents[static_cast<std::size_t>(rank())]);
   give_back(call, piece, dim);
   std::vector<at::Tensor> outputs{piece};
   std::vector<std::vector<at::Tensor>> inputs;
@@ -387,7 +387,7 @@ Work Communicator::start_all_to_all(const at::Tensor& tensor, std::int64_t dim, 
   Sizes out = checked_sizes(call, send_sizes, size(), rows.size(0));
   const std::int64_t arriving = recv_sizes.empty() ? rows.size(0) : c10::sum_integers(recv_sizes);
   Sizes in = checked_sizes(call, recv_sizes, size(), arriving);
-  at::Tensor received = with_rows(rows, arriving);
+  at::Tensor received = with_rows(*group_, rows, arriving);
   give_back(call, received, dim);
   return call.keep(rows).keep(received).start([&] {
     return group_->connection().backend->alltoall_base(received, rows, in, out,
@@ -455,7 +455,7 @@ Work Communicator::recv_async(at::Tensor tensor, int from, Where where) const {
   return start_recv(tensor, from, true, where);
 }
 at::Tensor Communicator::recv(at::IntArrayRef shape, const at::TensorOptions& options, int from, Where where) const {
-  return start_recv(at::empty(shape, options), from, false, where).result();
+  return start_recv(memory_for_result(*group_, shape, options), from, false, where).result();
 }
 
 }  // namespace tessera

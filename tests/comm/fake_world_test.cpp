@@ -49,6 +49,21 @@ TEST(FakeWorld, ResultsHaveTheShapesOfRealOnes) {
   EXPECT_EQ(comm.gather(at::zeros({8}), 1).sizes(), (std::vector<std::int64_t>{64}));
 }
 
+/// Never memory that nobody has written.
+TEST(FakeWorld, ResultsAreOfThisRankAlone) {
+  const World world = fake_world(1, 4);
+  const Communicator& comm = world.comm();
+  const at::Tensor mine = at::arange(1, 5, at::kFloat);
+  const auto alone = at::zeros({4, 4}).select_scatter(mine, 0, 1).flatten();
+  EXPECT_TRUE(at::equal(comm.all_gather(mine), alone));
+  EXPECT_TRUE(at::equal(comm.gather(mine, 1), alone));
+  EXPECT_TRUE(at::equal(comm.reduce_scatter(mine), at::full({1}, 2.F)));
+  EXPECT_TRUE(at::equal(comm.scatter(mine, 1), at::full({1}, 2.F)));
+  EXPECT_TRUE(at::equal(comm.scatter(mine, 0), at::zeros({1})));
+  EXPECT_TRUE(at::equal(comm.all_to_all(mine), at::tensor({0.F, 2.F, 0.F, 0.F})));
+  EXPECT_TRUE(at::equal(comm.recv({2}, at::kFloat, 0), at::zeros({2})));
+}
+
 TEST(FakeWorld, CountsCallsMessagesAndGroups) {
   const World world = fake_world(2, 8);
   EXPECT_EQ(fake_traffic(world).num_groups, 0U);

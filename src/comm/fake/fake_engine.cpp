@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "comm/engine/engine_backend.h"
@@ -19,7 +21,15 @@ std::int64_t total(const Counts& counts) {
   return sum;
 }
 
+/// Requires: as much room as bytes, or less.
+void copy_bytes(const Buffer& from, const Buffer& to) {
+  const auto num_bytes = static_cast<std::size_t>(std::min(from.num_bytes(), to.num_bytes()));
+  if (num_bytes > 0 && from.data != to.data) std::memmove(to.data, from.data, num_bytes);
+}
+
 }  // namespace
+
+// What a rank has itself arrives; the rest of a result stays as it is.
 
 void FakeEngine::sent(std::int64_t messages, std::int64_t num_bytes) {
   if (num_bytes == 0) return;
@@ -51,14 +61,16 @@ void FakeEngine::all_reduce(Buffer data, ReduceOp op, Deadline deadline) {
     return;
   }
   const Counts counts = even_counts(data.count, size_);
-  const Buffer piece = data.slice(0, counts[static_cast<std::size_t>(rank_)]);
+  const Buffer piece =
+      data.slice(offsets_of(counts)[static_cast<std::size_t>(rank_)], counts[static_cast<std::size_t>(rank_)]);
   reduce_scatter(piece, data, counts, op, deadline);
   all_gather(data, piece, counts, deadline);
   --traffic_->num_calls;
 }
 
-void FakeEngine::all_gather(Buffer whole, Buffer /*piece*/, const Counts& counts, Deadline /*deadline*/) {
+void FakeEngine::all_gather(Buffer whole, Buffer piece, const Counts& counts, Deadline /*deadline*/) {
   called();
+  copy_bytes(piece, whole.slice(offsets_of(counts)[static_cast<std::size_t>(rank_)], piece.count));
   if (shape_ == Shape::kTree) {
     const std::int64_t up = subtree_bytes(whole, counts);
     sent(up > 0 ? 1 : 0, up);
@@ -71,9 +83,10 @@ void FakeEngine::all_gather(Buffer whole, Buffer /*piece*/, const Counts& counts
   }
 }
 
-void FakeEngine::reduce_scatter(Buffer /*piece*/, Buffer whole, const Counts& counts, ReduceOp /*op*/,
+void FakeEngine::reduce_scatter(Buffer piece, Buffer whole, const Counts& counts, ReduceOp /*op*/,
                                 Deadline /*deadline*/) {
   called();
+  copy_bytes(whole.slice(offsets_of(counts)[static_cast<std::size_t>(rank_)], piece.count), piece);
   if (shape_ == Shape::kTree) {
     sent(rank_ == 0 ? 0 : 1, rank_ == 0 ? 0 : whole.num_bytes());
     if (rank_ == 0) {
@@ -105,21 +118,26 @@ void FakeEngine::reduce(Buffer data, int root, ReduceOp /*op*/, Deadline /*deadl
   }
 }
 
-void FakeEngine::gather(Buffer /*whole*/, Buffer piece, const Counts& /*counts*/, int root, Deadline /*deadline*/) {
+void FakeEngine::gather(Buffer whole, Buffer piece, const Counts& counts, int root, Deadline /*deadline*/) {
   called();
+  if (rank_ == root) copy_bytes(piece, whole.slice(offsets_of(counts)[static_cast<std::size_t>(rank_)], piece.count));
   if (rank_ != root) sent(1, piece.num_bytes());
 }
 
-void FakeEngine::scatter(Buffer piece, Buffer /*whole*/, const Counts& counts, int root, Deadline /*deadline*/) {
+void FakeEngine::scatter(Buffer piece, Buffer whole, const Counts& counts, int root, Deadline /*deadline*/) {
   called();
   if (rank_ != root) return;
+  copy_bytes(whole.slice(offsets_of(counts)[static_cast<std::size_t>(rank_)], piece.count), piece);
   const std::int64_t kept = counts[static_cast<std::size_t>(rank_)];
   sent(num_nonzero(counts) - (kept > 0 ? 1 : 0), (total(counts) - kept) * piece.element_bytes());
 }
 
-void FakeEngine::all_to_all(Buffer /*received*/, const Counts& /*recv_counts*/, Buffer data, const Counts& send_counts,
+void FakeEngine::all_to_all(Buffer received, const Counts& recv_counts, Buffer data, const Counts& send_counts,
                             Deadline /*deadline*/) {
   called();
+  const auto self = static_cast<std::size_t>(rank_);
+  copy_bytes(data.slice(offsets_of(send_counts)[self], send_counts[self]),
+             received.slice(offsets_of(recv_counts)[self], recv_counts[self]));
   const std::int64_t kept = send_counts[static_cast<std::size_t>(rank_)];
   sent(num_nonzero(send_counts) - (kept > 0 ? 1 : 0), (total(send_counts) - kept) * data.element_bytes());
 }

@@ -10,7 +10,7 @@
 
 namespace tessera::comm {
 
-/// Counts what this rank would send by the ring (or the tree) and touches no data.
+/// Counts what this rank would send by the ring (or the tree). Only what a rank has itself reaches a result.
 class FakeEngine : public CollectiveEngine {
  public:
   enum class Shape { kRing, kTree };
