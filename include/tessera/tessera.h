@@ -43,6 +43,7 @@
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/optim/schedule.h>
 #include <tessera/pipeline/layer_list.h>
+#include <tessera/pipeline/measure_layers.h>
 #include <tessera/pipeline/micro_batches.h>
 #include <tessera/pipeline/pipeline.h>
 #include <tessera/pipeline/pipeline_batch.h>

@@ -13,9 +13,9 @@
 
 namespace tessera::data_parallel {
 
-/// For ranks that have added up their own contributions along a tree: the average over the ranks along the levels above,
-/// in the place of the gradients. The number of ranks is a power of two. Throws ConfigError for gradients that travel by a hook.
-/// Collective.
+/// For ranks that have added up their own contributions along a tree: the average over the ranks along the levels
+/// above, in the place of the gradients. The number of ranks is a power of two. Throws ConfigError for gradients that
+/// travel by a hook. Collective.
 void average_along_tree(const Communicator& comm, const std::vector<at::Tensor>& parameters, const std::string& hook);
 
 /// Averages along one tree over all micro-batches of a step, so that the bits do not depend on the number of ranks. A

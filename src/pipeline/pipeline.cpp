@@ -128,6 +128,7 @@ Pipeline::Pipeline(std::shared_ptr<pp::PipelineState> state) : ParallelModel(sta
 
 at::Tensor Pipeline::run(const PipelineBatch& batch, bool trains) const { return state_->run(batch, trains); }
 PipelineSchedule Pipeline::schedule(int num_micro_batches) const { return state_->schedule(num_micro_batches); }
+std::map<int, double> Pipeline::stage_seconds() const { return state_->stage_seconds(); }
 PipelineReport Pipeline::report() const { return state_->report(); }
 
 std::string PipelineReport::text() const {

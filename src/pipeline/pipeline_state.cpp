@@ -416,6 +416,7 @@ at::Tensor PipelineState::run(const PipelineBatch& batch, bool trains) {
                   if (promised && !is_reproducible) promised->complete(parameters);
                 }});
   at::Tensor loss = step.run();
+  stage_seconds_ = step.seconds();
   if (tree) tree->average_along_tree();
   if (promised) promised->finish();
   has_failed_ = false;

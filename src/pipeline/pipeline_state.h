@@ -52,6 +52,7 @@ class PipelineState : public shard::ModelState, public std::enable_shared_from_t
   /// Collective. The mean of the losses by their weights, the same on every rank.
   at::Tensor run(const PipelineBatch& batch, bool trains);
   PipelineSchedule schedule(int num_micro_batches) const;
+  const std::map<int, double>& stage_seconds() const { return stage_seconds_; }
   PipelineReport report() const;
 
  private:
@@ -74,6 +75,7 @@ class PipelineState : public shard::ModelState, public std::enable_shared_from_t
   std::map<std::string, ForwardPlan> plans_;  // by the shapes of a micro-batch, and all else that a forward may ask for
   std::vector<ForwardPlan> dynamic_plans_;
   ForwardPlan last_plan_;
+  std::map<int, double> stage_seconds_;  // of the last step
   std::int64_t num_steps_ = 0;
   int num_holds_ = 0;
   bool has_failed_ = false;

@@ -8,6 +8,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 #include <string>
 
@@ -107,34 +108,37 @@ void StepRun::wait_for_outbox() {
 
 void StepRun::execute(const PipelineOperation& operation) {
   using Kind = PipelineOperation::Kind;
-  const int micro_batch = operation.micro_batch;
-  const int stage = operation.stage;
-  const Place place{micro_batch, stage};
+  const Place place{operation.micro_batch, operation.stage};
   const comm::Task task(channels_.comm(), in_words(operation));
   switch (operation.kind) {
-    case Kind::kForward:
-      return forward(micro_batch, stage);
-    case Kind::kBackward:
-      backward(micro_batch, stage);
-      return backward_weight(place);
-    case Kind::kBackwardInput:
-      return backward(micro_batch, stage);
-    case Kind::kBackwardWeight:
-      return backward_weight(place);
     case Kind::kSendActivation:
-      outbox_.send_values(operation.peer, crossing(micro_batch, stage), chunks_.at(place).outputs);
+      outbox_.send_values(operation.peer, crossing(operation.micro_batch, operation.stage), chunks_.at(place).outputs);
       return release_outputs(place);
     case Kind::kRecvActivation:
       values_[place] = inbox_.take(operation.peer, operation.message());
       return;
     case Kind::kSendGradient:
-      outbox_.send_gradients(operation.peer, crossing(micro_batch, stage - 1), returned_.at(place));
+      outbox_.send_gradients(operation.peer, crossing(operation.micro_batch, operation.stage - 1), returned_.at(place));
       returned_.erase(place);
       return;
     case Kind::kRecvGradient:
       gradients_[place] = inbox_.take(operation.peer, operation.message());
       return;
+    default:
+      return compute(operation);
   }
+}
+
+void StepRun::compute(const PipelineOperation& operation) {
+  using Kind = PipelineOperation::Kind;
+  const auto start = std::chrono::steady_clock::now();
+  if (operation.kind == Kind::kForward) {
+    forward(operation.micro_batch, operation.stage);
+  } else {
+    if (operation.kind != Kind::kBackwardWeight) backward(operation.micro_batch, operation.stage);
+    if (operation.kind != Kind::kBackwardInput) backward_weight({operation.micro_batch, operation.stage});
+  }
+  seconds_[operation.stage] += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 void StepRun::restore_random_state(int micro_batch) {

@@ -43,6 +43,8 @@ class StepRun {
 
   /// The weighted sum of the losses; the same on every rank.
   at::Tensor run();
+  /// That forward and backward of each stage of this rank took, without waits.
+  const std::map<int, double>& seconds() const { return seconds_; }
 
  private:
   /// What the forward of a micro-batch through a stage leaves for its backward.
@@ -58,6 +60,7 @@ class StepRun {
   std::string in_words(PipelineOperation operation) const;
   std::string rank_in_words(int rank) const;
   void execute(const PipelineOperation& operation);
+  void compute(const PipelineOperation& operation);
   void wait_for_outbox();
   void forward(int micro_batch, int stage);
   void backward(int micro_batch, int stage);
@@ -98,7 +101,8 @@ class StepRun {
   std::map<Place, std::shared_ptr<intercept::DeferredGradients>> deferred_;
   std::vector<std::optional<RandomState>> starts_;  // of the micro-batches' forwards, and behind the last
   at::Tensor loss_;
-  std::optional<ReproducibleSums> sums_;      // in reproducible mode
+  std::optional<ReproducibleSums> sums_;  // in reproducible mode
+  std::map<int, double> seconds_;
   std::map<int, std::size_t> num_backwards_;  // of each stage, of the micro-batches that are through
 };
 

@@ -160,6 +160,7 @@ ParallelizedModel parallelize(const std::shared_ptr<torch::nn::Module>& model, c
 
   const auto batches = options.is_hybrid() ? mesh.sub({"replica", "shard"}) : mesh.sub({"dp"});
   if (batches.size() > 1) shared->batches = batches.comm();
+  if (options.tp() > 1) shared->layers = mesh["tp"].comm();
   shared->micro_batch_size = options.layout().micro_batch_size();
   shared->uses_autocast = options.layout().mixed_precision();
   shared->is_reproducible = options.data_parallelism() == DataParallelism::kDdp ? options.ddp().reproducible()

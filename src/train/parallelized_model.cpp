@@ -1,5 +1,6 @@
 #include <tessera/core/error.h>
 #include <tessera/optim/autocast.h>
+#include <tessera/shard/tensor_bytes.h>
 #include <tessera/train/parallelized_model.h>
 
 #include <ATen/ATen.h>
@@ -43,6 +44,29 @@ double share_of_batches(const PipelineBatch& batch, const ParallelizedState& sha
   return sum > 0 ? mine / sum : 0;
 }
 
+/// Targets meet no cut layer, so that tensor parallelism does not see them. The stages of a pipeline compare theirs.
+void require_same_batch(const PipelineBatch& batch, const ParallelizedState& shared) {
+  if (!shared.layers || shared.num_steps_to_check == 0) return;
+  --shared.num_steps_to_check;
+  std::int64_t digest = batch.num_micro_batches;
+  for (int i = 0; i < batch.num_micro_batches; ++i) {
+    for (const at::Tensor& one : batch.tensors(i)) {
+      if (!one.defined() || one.numel() == 0) continue;
+      const auto of_one = fingerprint_of(one.detach().resolve_conj().contiguous().cpu());
+      digest = static_cast<std::int64_t>(static_cast<std::uint64_t>(digest) * 31 + static_cast<std::uint64_t>(of_one));
+    }
+  }
+  const at::Tensor all = shared.layers->all_gather(at::full({1}, digest, at::kLong));
+  for (std::int64_t rank = 1; rank < all.size(0); ++rank) {
+    if (all[rank].item<std::int64_t>() == all[0].item<std::int64_t>()) continue;
+    throw ConfigError("ranks " + std::to_string(shared.layers->world_rank_of(0)) + " and " +
+                      std::to_string(shared.layers->world_rank_of(static_cast<int>(rank))) +
+                      " share layers and have different batches: give all ranks along \"tp\" and \"pp\" the same, as "
+                      "batch_ranks() tells" +
+                      where(shared));
+  }
+}
+
 void require_reproducible(const PipelineBatch& batch, const ParallelizedState& shared, int num_ranks) {
   if (shared.num_micro_batches != batch.num_micro_batches * num_ranks) {
     throw ConfigError("reproducible mode was set up for " + std::to_string(shared.num_micro_batches) +
@@ -73,6 +97,7 @@ int ParallelizedModel::num_micro_batches(std::int64_t num_samples) const {
 
 at::Tensor ParallelizedModel::run(PipelineBatch batch, bool trains, double loss_scale) const {
   require_weights(batch, *shared_);
+  require_same_batch(batch, *shared_);
   const double share = share_of_batches(batch, *shared_);
   if (shared_->uses_autocast) {
     batch.loss = [loss = std::move(batch.loss), device = shared_->device.type()](int i) {

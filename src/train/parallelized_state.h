@@ -14,6 +14,8 @@ namespace tessera {
 /// What a ParallelizedModel knows of its layout.
 struct ParallelizedState {
   std::optional<Communicator> batches;  ///< the ranks with batches of their own; none: this rank alone
+  std::optional<Communicator> layers;   ///< the ranks that share layers, and have the same batches; none: no others
+  mutable int num_steps_to_check = 8;   ///< in which these are compared
   std::optional<Pipeline> pipeline;
   MemorySaving saving;
   int micro_batch_size = 0;

@@ -6,6 +6,7 @@
 #include <tessera/intercept/deferred_init.h>
 #include <tessera/intercept/split_product.h>
 #include <tessera/optim/clip_grad_norm.h>
+#include <tessera/pipeline/measure_layers.h>
 #include <tessera/pipeline/pipeline.h>
 #include <tessera/tensor_parallel/tensor_parallel.h>
 
@@ -484,6 +485,15 @@ TEST(PipelineMisuse, OtherWaysToShareItAfterwards) {
     const auto cut = [&] { const auto parts = tensor_parallel(net, world, {{"first", split_columns()}}); };
     EXPECT_THAT(message_of<ConfigError>(cut), HasSubstr("is cut already: call tensor_parallel() once for a model"));
   });
+}
+
+TEST(PipelineMisuse, ModelsWithoutLayersToMeasure) {
+  const World world = fake_world(0, 1);
+  const auto loss = [](const Tensor& micro) { return micro.sum(); };
+  const auto none = [&] { measure_layers(std::make_shared<Net>(), world, batch(), loss); };
+  EXPECT_THAT(message_of<ConfigError>(none), HasSubstr("the model has no layers to measure"));
+  const auto null = [&] { measure_layers(std::shared_ptr<nn::Module>(), world, batch(), loss); };
+  EXPECT_THAT(message_of<ConfigError>(null), HasSubstr("there is no model to measure: the pointer is null"));
 }
 
 TEST(PipelineMisuse, SchedulesAndCutsThatDifferBetweenRanks) {

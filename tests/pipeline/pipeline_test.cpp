@@ -6,6 +6,7 @@
 #include <tessera/intercept/split_product.h>
 #include <tessera/optim/clip_grad_norm.h>
 #include <tessera/pipeline/layer_list.h>
+#include <tessera/pipeline/measure_layers.h>
 #include <tessera/pipeline/pipeline.h>
 
 #include <ATen/ATen.h>
@@ -368,6 +369,26 @@ TEST(Pipeline, TakesAListOfLayerFactories) {
   for (std::size_t i = 0; i < alone->parameters().size(); ++i) {
     require(at::equal(model->parameters()[i].grad(), alone->parameters()[i].grad()), "gradients");
   }
+}
+
+TEST(Pipeline, MeasuresWhatLayersCost) {
+  const Tensor input = torch::rand({64, 8});
+  run_threads(2, [&](const World& world) {
+    nn::Sequential model(nn::Linear(8, 8), nn::BatchNorm1d(8), nn::Linear(8, 512), nn::Linear(512, 512));
+    world.comm().barrier();  // ranks as threads share the generator
+    model->parameters()[0].mutable_grad() = torch::ones({8, 8});
+    const auto loss = [&](const Tensor& micro) { return model->forward(micro).square().mean(); };
+    const auto costs = measure_layers(model.ptr(), world, input, loss);
+    require_equal(costs.size(), std::size_t{4}, "layers");
+    require(costs[3] > costs[0], "the largest layer costs most");
+    require(at::equal(model->parameters()[0].grad(), torch::ones({8, 8})), "gradients are as before");
+    require(!model->parameters()[1].grad().defined(), "and none is added");
+    require(at::equal(model->named_buffers()["1.running_mean"], torch::zeros({8})), "statistics are as before");
+    model->zero_grad();
+    const Pipeline pipe = pipeline(model, world, PipelineOptions().layer_costs(costs));
+    pipe.step(input, 2, loss);
+    require(pipe.stage_seconds().contains(world.rank()), "seconds of this rank's stage");
+  });
 }
 
 TEST(Pipeline, CutsByTheCostOfLayers) {

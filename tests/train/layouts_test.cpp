@@ -208,6 +208,19 @@ TEST(Layouts, RefuseBatchesOfAnotherNumberOfMicroBatches) {
   });
 }
 
+TEST(Layouts, RefuseTargetsThatDifferBetweenRanksThatShareLayers) {
+  run_threads(2, [](const World& world) {
+    const auto options = options_of(1, 2, 1, false);
+    const DeviceMesh mesh = make_mesh(world, options);
+    const auto net = std::make_shared<LayeredNet>();
+    const auto model = parallelize(net, mesh, options);
+    const auto step = [&] {
+      model.step(Batch(inputs(0), targets(world.rank())), [&](const Batch& micro) { return loss_of(*net, micro); });
+    };
+    expect_parts(message_of<ConfigError>(step), {"share layers and have different batches", "batch_ranks()"});
+  });
+}
+
 TEST(Layouts, EvaluateAsOneProcess) {
   run_threads(4, [](const World& world) {
     const auto options = options_of(2, 1, 2, false);

@@ -52,8 +52,8 @@ struct ThreeDParallelismConfig {
   /// The axes from the slowest to the fastest. Change it when tp is to lie inside a node: {"dp", "pp", "tp"}.
   TORCH_ARG(std::vector<std::string>, axis_order) = RankMapping::default_order();
   /// Layers of the model that are spread over the stages: the elements of its `ModuleList`s and `Sequential`s. Another
-  /// number than the model has is refused. 0: as many as it has, such that stages have as equal numbers of parameters as
-  /// can be, instead of layers.
+  /// number than the model has is refused. 0: as many as it has, such that stages have as equal numbers of parameters
+  /// as can be, instead of layers.
   TORCH_ARG(int, num_layers) = 24;
   /// Samples of one forward: a rank divides its part of a batch into as many micro-batches as it takes. 0: all at once.
   /// Raise it until kernels are busy.
@@ -90,8 +90,8 @@ struct ThreeDParallelismConfig {
   /// `memory_strategy`, raised by `gradient_checkpointing`.
   MemoryStrategy effective_memory_strategy() const;
 
-  /// How many layers the stages of each rank hold, by number or by the cost of each layer (one for each of `num_layers`).
-  /// Throws ConfigError when there are fewer layers than stages.
+  /// How many layers the stages of each rank hold, by number or by the cost of each layer (one for each of
+  /// `num_layers`). Throws ConfigError when there are fewer layers than stages.
   std::vector<int> layers_per_stage() const;
   std::vector<int> layers_per_stage(const std::vector<double>& layer_costs) const;
   /// Stages of each rank of a pipeline, as its schedule has them.

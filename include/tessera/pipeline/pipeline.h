@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -93,6 +94,8 @@ class Pipeline : public ParallelModel {
   PipelineSchedule schedule(int num_micro_batches) const;
   /// Of the batch that came last.
   PipelineReport report() const;
+  /// That forward and backward of each stage of this rank took in the last step, without waits.
+  std::map<int, double> stage_seconds() const;
 
  private:
   std::shared_ptr<pp::PipelineState> state_;

@@ -22,8 +22,8 @@ struct PipelineOptions {
   /// Instead: how many layers each stage has. What lies before the first layer goes with it, and what lies behind the
   /// last layer with that.
   TORCH_ARG(std::vector<std::int64_t>, layers_per_stage) = {};
-  /// Instead: what each layer costs, in any unit, as measure_layers() finds it. The costliest stage then costs as little
-  /// as can be. No key of files.
+  /// Instead: what each layer costs, in any unit, as measure_layers() finds it. The costliest stage then costs as
+  /// little as can be. No key of files.
   TORCH_ARG(std::vector<double>, layer_costs) = {};
   /// Modules or tensors that belong to another stage than their place in the model says: {"head: 1"}. For models that
   /// register modules in another order than they use them.
