@@ -2,9 +2,11 @@
 
 #include <tessera/recompute/recompute.h>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/functional.h>
 #include <torch/nn/modules.h>
 
+#include <cmath>
 #include <stdexcept>
 
 #include "parity/gpt_block.h"
@@ -129,6 +131,20 @@ std::shared_ptr<ParityModel> make_parity_model(const std::string& name, torch::D
   if (!model) throw std::runtime_error("there is no model " + name);
   model->to(dtype);
   fill_by_formula(*model);
+  return model;
+}
+
+std::shared_ptr<ParityModel> make_random_parity_model(const std::string& name, torch::Dtype dtype) {
+  auto model = make_parity_model(name, dtype);
+  const torch::NoGradGuard no_grad;
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(11);  // ranks that are threads share LibTorch's
+  for (auto& item : model->named_parameters()) {
+    torch::Tensor& parameter = item.value();
+    const auto values = torch::empty(parameter.sizes(), torch::kDouble).normal_(0, 1, generator);
+    const bool is_factor = parameter.dim() == 1 && !item.key().ends_with("bias");  // of a norm
+    const double fan_in = parameter.dim() > 1 ? static_cast<double>(parameter.numel() / parameter.size(0)) : 1;
+    parameter.copy_(parameter.dim() > 1 ? values / std::sqrt(fan_in) : is_factor ? 1 + 0.1 * values : 0.1 * values);
+  }
   return model;
 }
 

@@ -10,7 +10,6 @@
 #include <tessera/tensor_parallel/tensor_parallel.h>
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/module.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/sgd.h>
@@ -38,18 +37,6 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const PipelineCase& trai
     return std::make_unique<optim::AdamW>(std::move(of), torch::optim::AdamWOptions(1e-2).eps(kEpsilon));
   }
   return std::make_unique<torch::optim::SGD>(std::move(of), torch::optim::SGDOptions(5e-2).momentum(0.9));
-}
-
-std::shared_ptr<ParityModel> make_model(const PipelineCase& training) {
-  auto model = make_parity_model(training.model, training.dtype);
-  const torch::NoGradGuard no_grad;
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(11);  // ranks that are threads share LibTorch's
-  for (auto& item : model->named_parameters()) {
-    const auto values = torch::empty(item.value().sizes(), torch::kDouble).normal_(0, 1, generator);
-    const bool is_factor = item.value().dim() == 1 && !item.key().ends_with("bias");  // of a norm
-    item.value().copy_(item.value().dim() > 1 ? values * 0.3 : is_factor ? 1 + 0.1 * values : 0.1 * values);
-  }
-  return model;
 }
 
 at::Tensor loss_of(const PipelineCase& training, ParityModel& model, int step, int micro_batch) {
@@ -97,7 +84,7 @@ std::string PipelineCase::text() const {
 }
 
 Values train_alone(const PipelineCase& training) {
-  const auto model = make_model(training);
+  const auto model = make_random_parity_model(training.model, training.dtype);
   const int num_micro_batches = training.num_micro_batches;
   Values gradients;
   const auto step = [&](int number) {
@@ -138,7 +125,7 @@ PipelineOptions options_of(const PipelineCase& training) {
 }  // namespace
 
 Values train_in_stages(const PipelineCase& training, const Ranks& ranks) {
-  const auto model = make_model(training);
+  const auto model = make_random_parity_model(training.model, training.dtype);
   const Pipeline pipe = pipeline(model, ranks, options_of(training));
   Values gradients;
   Values values = train(training, pipe.parameters(),
@@ -179,7 +166,7 @@ void note_parts(const ParallelModel& model, const std::string& at_step, std::vec
 LayoutValues train_in_layout(const PipelineCase& training, const World& world) {
   const DeviceMesh mesh(world,
                         {{"dp", training.dp}, {"tp", training.tp}, {"pp", world.size() / training.dp / training.tp}});
-  const auto model = make_model(training);
+  const auto model = make_random_parity_model(training.model, training.dtype);
   std::optional<TensorParallelModel> cut;
   if (training.tp > 1) cut = tensor_parallel(model, mesh["tp"], plan_for(training.model));
   const Pipeline pipe = pipeline(model, mesh["pp"], options_of(training));

@@ -4,7 +4,6 @@
 #include <tessera/optim/autocast.h>
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/module.h>
 #include <torch/optim/sgd.h>
 
@@ -64,26 +63,14 @@ Values train(const TensorCase& training, ParityModel& model) {
   return values;
 }
 
-/// With random weights, as models have before they are trained. The formula's smooth ones make matrices of low rank,
-/// and biases near one, so that norms and sums cancel most digits of single precision, in one process too.
-std::shared_ptr<ParityModel> make_model(const TensorCase& training) {
-  auto model = make_parity_model(training.model, training.dtype);
-  const torch::NoGradGuard no_grad;
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(11);  // ranks that are threads share LibTorch's
-  for (auto& item : model->named_parameters()) {
-    const auto values = torch::empty(item.value().sizes(), torch::kDouble).normal_(0, 1, generator);
-    const bool is_factor = item.value().dim() == 1 && !item.key().ends_with("bias");  // of a norm
-    item.value().copy_(item.value().dim() > 1 ? values * 0.3 : is_factor ? 1 + 0.1 * values : 0.1 * values);
-  }
-  return model;
-}
-
 }  // namespace
 
-Values train_alone(const TensorCase& training) { return train(training, *make_model(training)); }
+Values train_alone(const TensorCase& training) {
+  return train(training, *make_random_parity_model(training.model, training.dtype));
+}
 
 Values train_cut(const TensorCase& training, const Ranks& ranks) {
-  const auto model = make_model(training);
+  const auto model = make_random_parity_model(training.model, training.dtype);
   const auto parallel = tensor_parallel(model, ranks, plan_for(training.model));
   return train(training, *model);
 }
