@@ -99,4 +99,11 @@ DdpSettings resolve(const DdpOptions& options, const Communicator& comm) {
   return settings;
 }
 
+ConfigError refusal_of_flags_changed_within(bool join, int world_rank) {
+  return ConfigError(std::string("parameters were frozen or unfrozen ") +
+                     (join ? "inside join()" : "between the micro-batches of a step") + " (rank " +
+                     std::to_string(world_rank) + "): the gradients under way are those of others. Do it " +
+                     (join ? "outside of it" : "between steps"));
+}
+
 }  // namespace tessera::data_parallel

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tessera/comm/communicator.h>
+#include <tessera/core/error.h>
 #include <tessera/data_parallel/distribute.h>
 
 namespace tessera::data_parallel {
@@ -24,5 +25,8 @@ struct DdpSettings {
 
 /// Throws ConfigError with all faults at once.
 DdpSettings resolve(const DdpOptions& options, const Communicator& comm);
+
+/// Of parameters that were frozen or unfrozen inside join(), or else between the micro-batches of a step.
+ConfigError refusal_of_flags_changed_within(bool join, int world_rank);
 
 }  // namespace tessera::data_parallel

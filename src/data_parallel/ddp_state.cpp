@@ -215,14 +215,14 @@ bool DdpState::trains_the_same() const {
          std::ranges::all_of(parameters_.tensors, is_trained);
 }
 
+void DdpState::require_flags_may_change() const {
+  if (!join_.is_active() && !promise_ && !sync_->is_within_step()) return;
+  throw refusal_of_flags_changed_within(join_.is_active(), comm_.world_rank());
+}
+
 void DdpState::follow_frozen_parameters() {
   if (trains_the_same()) return;
-  if (join_.is_active() || promise_ || sync_->is_within_step()) {
-    throw ConfigError(std::string("parameters were frozen or unfrozen ") +
-                      (join_.is_active() ? "inside join()" : "between the micro-batches of a step") + " (rank " +
-                      std::to_string(comm_.world_rank()) + "): the gradients under way are those of others. Do it " +
-                      (join_.is_active() ? "outside of it" : "between steps"));
-  }
+  require_flags_may_change();
   require_same_lines(comm_, described(all_parameters_));
   NamedTensors trained = trained_parameters_of(*model_);  // may throw, before anything has changed
   unhook_parameters();

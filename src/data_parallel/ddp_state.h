@@ -42,8 +42,12 @@ class DdpState : public intercept::Listener,
   ~DdpState() override { unhook_parameters(); }
 
   const std::shared_ptr<torch::nn::Module>& module() const override { return model_; }
-  void require_usable() const override {
-    if (!trains_the_same()) static_cast<void>(trained_parameters_of(*model_));
+  void require_usable() override {
+    raise_kept_error();
+    if (trains_the_same()) return;
+    if (passes_->phase() != Phase::kBetween) refuse_changed_flags();
+    require_flags_may_change();
+    static_cast<void>(trained_parameters_of(*model_));
   }
   std::vector<ModelAxis> axes() const override;
   std::vector<TrainedTensor> trained() const override {
@@ -123,6 +127,7 @@ class DdpState : public intercept::Listener,
   void renew_hooks();
   void listen_to_parameters();
   void raise_kept_error();
+  void require_flags_may_change() const;
   /// Whether the parameters that are trained are those whose gradients are averaged.
   bool trains_the_same() const;
   /// If parameters were frozen or unfrozen, averages the gradients of those that are trained now. Collective.

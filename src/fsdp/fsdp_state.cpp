@@ -219,8 +219,7 @@ void FsdpState::raise_at_gradients() {
 }
 
 void FsdpState::begin_forward() {
-  for (const auto& unit : units()) unit->require_unchanged();
-  parts_.require_replicated_unchanged();
+  require_unchanged();
   refusals_.clear();
   gradients_->before_forward();
   passes_->enter_forward();
@@ -273,8 +272,14 @@ void FsdpState::hold(const GatherOptions& options) {
   if (parts_.inner()) parts_.inner()->hold(options);
 }
 
-void FsdpState::require_usable() const {
+void FsdpState::require_usable() {
+  raise_kept_errors();
+  require_unchanged();
+}
+
+void FsdpState::require_unchanged() const {
   for (const auto& unit : parts_.units()) unit->require_unchanged();
+  parts_.require_replicated_unchanged();
 }
 
 void FsdpState::let_go(const GatherOptions& options) noexcept {
@@ -343,7 +348,10 @@ void FsdpState::on_shard_write(const intercept::Use& use) {
     require_nothing_held();
     if (promise_) promise_->refuse_write();
     if (!overwrites(use.operator_name())) {
-      for (const auto& unit : units()) unit->require_none_cleared();
+      for (const auto& unit : units()) {
+        unit->require_none_cleared();
+        unit->require_none_frozen();
+      }
     }
     // As a rule the optimizer writes: gathered parameters are out of date.
     gathers_->release_all();

@@ -77,7 +77,7 @@ class FsdpState : public shard::ModelState,
   /// As GatherSchedule::hold(); let_go() also detects writes that were not announced by `write_back`. Collective.
   void hold(const GatherOptions& options) override;
   void let_go(const GatherOptions& options) noexcept override;
-  void require_usable() const override;
+  void require_usable() override;
 
   ModelParts& parts() { return parts_; }
   const ModelParts& parts() const { return parts_; }
@@ -121,6 +121,7 @@ class FsdpState : public shard::ModelState,
   void end_gradients(bool averages);
   shard::GradientPromise& promise_for(const char* what);
   void begin_forward();
+  void require_unchanged() const;
   void take_buffers(const std::function<bool()>& graphs_live = nullptr);
   void seal(const std::vector<int>& units);
   void require_sealed(const std::vector<int>& units);

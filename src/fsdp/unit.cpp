@@ -264,19 +264,23 @@ void Unit::require_own_memory() const {
   }
 }
 
+void Unit::require_none_frozen() const {
+  if (!is_trained_ || !trained_slices_.empty()) return;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].requires_grad()) continue;
+    throw ConfigError("the parameter " + layout_.items()[i].name + " was frozen after fully_shard() (rank " +
+                      std::to_string(ranks_.shards.world_rank()) +
+                      "): the optimizer knows its unit as one vector, and would go on to change it. Freeze it before, "
+                      "or shard with use_orig_params(true)");
+  }
+}
+
 void Unit::require_unchanged() const {
   require_own_memory();
-  const auto here = [this] { return " (rank " + std::to_string(ranks_.shards.world_rank()) + ")"; };
+  require_none_frozen();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const std::string& parameter = layout_.items()[i].name;
-    if (is_trained_ && !parameters_[i].requires_grad() && trained_slices_.empty()) {
-      throw ConfigError("the parameter " + parameter + " was frozen after fully_shard()" + here() +
-                        ": the optimizer knows its unit as one vector, and would go on to change it. Freeze it before, "
-                        "or shard with use_orig_params(true)");
-    }
-    if (!is_trained_ && parameters_[i].requires_grad()) {
-      throw ConfigError(refusal_of_unfrozen(parameter, ranks_.shards.world_rank()));
-    }
+    if (is_trained_ || !parameters_[i].requires_grad()) continue;
+    throw ConfigError(refusal_of_unfrozen(layout_.items()[i].name, ranks_.shards.world_rank()));
   }
 }
 

@@ -111,7 +111,9 @@ class Unit {
   at::Tensor view_of(const at::Tensor& flat, std::size_t index) const;
   /// Throws ConfigError for a parameter that was given other memory, as torch::load does.
   void require_own_memory() const;
-  /// The same, and also throws for a parameter that was frozen or unfrozen.
+  /// Throws ConfigError for one that was frozen though the optimizer knows the unit as one vector.
+  void require_none_frozen() const;
+  /// Both, and throws also for a parameter that was unfrozen.
   void require_unchanged() const;
   /// As explain(). Parameters that were given other memory lose it, and reading them throws the same error.
   void refuse(const std::string& why);

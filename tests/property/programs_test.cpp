@@ -372,7 +372,40 @@ TEST(Programs, Seed1616387045) {
 /// Frozen after fully_shard(): only ranks that have elements of the parameter refused it, and the others waited.
 TEST(Programs, Seed773OfCutShards) { expect_no_defect(make_program(773, {.cuts_shards = true})); }
 
+/// Frozen with a gradient that was left, by ranks whose optimizer knows all of its unit as one vector: it went on to
+/// change it, though the program had made an optimizer of what is trained.
+TEST(Programs, Seed770213) {
+  expect_no_defect(
+      {770213,
+       Config::parse("fsdp, num_ranks 4, wrap_elements 44, strategy zero1, max_unit_bytes 1, "
+                     "min_num_params 0, backward_prefetch none, forward_prefetch false, shared_copy false"),
+       {{"train", 58, 967},
+        {"swap_frozen", 455, 118},
+        {"save_checkpoint", 239, 791},
+        {"load_checkpoint", 307, 996},
+        {"step", 927, 867}}});
+}
+
 // Models on the stages of a pipeline.
+
+/// One stage refused in the middle of a step that parameters had been unfrozen, and the others waited for it.
+TEST(Programs, Seed770541OnStages) { expect_no_defect(make_program(770541)); }
+TEST(Programs, Seed770849OnStages) {
+  expect_no_defect({770849,
+                    Config::parse("fsdp, num_ranks 1, pp 1, pipe.schedule round_robin, pipe.dynamic true, "
+                                  "pipe.init_sync false, pipe.num_checked_steps 1000, pipe.receive_ahead 3, "
+                                  "wrap_elements 55, strategy zero1, min_num_params 40, backward_prefetch none, "
+                                  "use_orig_params true, init_sync false"),
+                    {{"swap_frozen", 670, 533}, {"train_stages", 253, 155}, {"train_stages", 844, 506}}});
+}
+TEST(Programs, Seed770993OnStages) {
+  expect_no_defect({770993,
+                    Config::parse("fsdp, num_ranks 2, pp 2, pipe.schedule sequential, pipe.dynamic true, "
+                                  "pipe.init_sync false, pipe.num_checked_steps 0, pipe.receive_ahead 0, "
+                                  "max_unit_bytes 1, min_num_params 10, limit_all_gathers false, "
+                                  "use_orig_params true, init_sync false, shared_copy false"),
+                    {{"swap_frozen", 277, 559}, {"train_stages", 750, 123}}});
+}
 
 /// Buckets of one stage were saved as those of all, and refused on the others.
 TEST(Programs, Seed303OnStages) {

@@ -100,7 +100,7 @@ class ModelState {
   virtual void set_outer(std::weak_ptr<ModelState> outer) { static_cast<void>(std::move(outer)); }
   virtual std::shared_ptr<ModelState> outer() const { return nullptr; }
   /// Throws ConfigError where a use of a parameter would, for reasons that one rank may have alone.
-  virtual void require_usable() const {}
+  virtual void require_usable() {}
   /// What this rank refuses is refused on every rank of those that have other layers; null: nothing. Collective.
   virtual void refuse_together(const std::exception_ptr& fault) const {
     if (fault) std::rethrow_exception(fault);
