@@ -1,0 +1,62 @@
+#include "support/sim_device/allocators.h"
+
+#include <cstring>
+#include <string>
+
+#include "support/sim_device/runtime.h"
+
+namespace tessera::testing::sim {
+namespace {
+
+void free_block(void* address) {
+  if (address) Runtime::get().free(address);
+}
+
+struct DeviceAllocator final : c10::Allocator {
+  c10::DataPtr allocate(std::size_t num_bytes) override {
+    const int device = current_device();
+    char* address = nullptr;
+    if (num_bytes > 0) {
+      address = Runtime::get().allocate(device, Runtime::get().queue(current_stream(device)), num_bytes);
+    }
+    return {address, address, &free_block, sim::device(device)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_block; }
+  void copy_data(void* to, const void* from, std::size_t num_bytes) const override {
+    Runtime& runtime = Runtime::get();
+    runtime.launch(runtime.queue(current_stream(-1)), "copy",
+                   {{Span(from, num_bytes), false}, {Span(to, num_bytes), true}},
+                   [to = runtime.for_kernels(to), from = runtime.for_kernels(from), num_bytes] {
+                     std::memcpy(to, from, num_bytes);
+                   });
+  }
+};
+
+struct PinnedAllocator final : at::HostAllocator {
+  c10::DataPtr allocate(std::size_t num_bytes) override {
+    char* const address = num_bytes > 0 ? Runtime::get().allocate_pinned(num_bytes) : nullptr;
+    return {address, address, &free_block, at::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_block; }
+  void copy_data(void* to, const void* from, std::size_t num_bytes) const override { std::memcpy(to, from, num_bytes); }
+  /// Copies keep the block themselves until they are over.
+  bool record_event(void* /*address*/, void* /*context*/, c10::Stream /*stream*/) override { return true; }
+  void empty_cache() override {}
+  at::HostStats get_stats() override { return {}; }
+  void reset_accumulated_stats() override {}
+  void reset_peak_stats() override {}
+};
+
+DeviceAllocator the_device_allocator;
+REGISTER_ALLOCATOR(kSim, &the_device_allocator);
+
+}  // namespace
+
+c10::Allocator* device_allocator() { return &the_device_allocator; }
+
+at::HostAllocator* pinned_allocator() {
+  static auto* const instance = new PinnedAllocator;
+  return instance;
+}
+
+}  // namespace tessera::testing::sim

@@ -1,0 +1,110 @@
+#pragma once
+
+#include <c10/core/Stream.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/sim_device/memory.h"
+#include "support/sim_device/quiet_mutex.h"
+#include "support/sim_device/sim_device.h"
+#include "support/sim_device/stream_queue.h"
+
+namespace tessera::testing::sim {
+
+/// A place in a stream, as `c10::Event` keeps it.
+struct EventState {
+  StreamQueue* stream = nullptr;
+  std::uint64_t ticket = 0;
+  Clock clock;
+  std::shared_ptr<std::atomic<std::int64_t>> when_ns;  ///< 0: not yet
+};
+
+struct SpanAccess {
+  Span span;
+  bool writes;
+};
+
+/// The devices of this process: streams, memory, and what is known about their order. Thread-safety: any thread.
+class Runtime {
+ public:
+  static Runtime& get();
+
+  // Streams. The one with id 0 is a device's default stream.
+  StreamQueue& queue(const c10::Stream& stream);
+  c10::Stream new_stream(int device);
+  void launch(StreamQueue& queue, const std::string& op, const std::vector<SpanAccess>& accesses,
+              std::function<void()> kernel);
+  void record(EventState& event, StreamQueue& queue);
+  void block(const EventState& event, StreamQueue& queue);
+  bool is_done(const EventState& event);
+  void wait(const EventState& event);
+  bool is_done(StreamQueue& queue);
+  void wait(StreamQueue& queue);
+  void wait_for_device(int device);
+  void wait_for_all();
+
+  // Memory.
+  char* allocate(int device, StreamQueue& queue, std::size_t num_bytes);
+  char* allocate_pinned(std::size_t num_bytes);
+  void free(void* address) noexcept;
+  void record_use(const void* address, StreamQueue& queue);
+  bool is_pinned(const void* address);
+  /// -1 for none.
+  int device_of(const void* address);
+  char* for_kernels(const void* address);
+
+  std::size_t bytes_in_use(int device);
+  std::size_t peak_bytes(int device);
+  void reset_peak_bytes(int device);
+  Counts counts();
+
+ private:
+  struct Use {
+    StreamQueue* queue;
+    std::uint64_t ticket;
+  };
+  /// Freed memory that other streams may use still.
+  struct Lingering {
+    std::size_t charged;
+    std::vector<Use> uses;
+  };
+  struct Device {
+    AddressSpace space;
+    std::size_t used = 0;
+    std::size_t peak = 0;
+    std::vector<Lingering> lingering;
+  };
+
+  Runtime();
+  void learn(const Clock& clock);
+  void throw_violation();
+  void rethrow(int device);
+  std::vector<StreamQueue*> queues_of(int device);
+  std::shared_ptr<Block> block_at(const void* address) const;
+  void forget_lingering(Device& device);
+  bool wait_for_lingering(int device, std::unique_lock<QuietMutex>& lock);
+
+  QuietMutex mutex_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<std::unique_ptr<StreamQueue>> queues_;
+  std::map<const char*, std::shared_ptr<Block>> blocks_;
+  std::map<const char*, std::shared_ptr<Block>> pinned_;
+  Clock known_to_a_host_;  // of all host threads together
+  std::vector<std::string> violations_;
+  Counts counts_;
+};
+
+/// Of the calling thread.
+int current_device();
+void set_current_device(int device);
+c10::Stream current_stream(int device);
+void set_current_stream(const c10::Stream& stream);
+
+}  // namespace tessera::testing::sim
