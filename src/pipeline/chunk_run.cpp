@@ -57,6 +57,23 @@ std::vector<at::Tensor> Arrivals::take() {
 
 ChunkRun* ChunkRun::current() { return current_run; }
 
+namespace {
+
+/// Operators are none of the forward as long as it lives. While one of it runs on this stage, those who share the model
+/// along another axis may be told of a use, and take buffers from other ranks.
+class NoRun {
+ public:
+  NoRun() : before_(std::exchange(current_run, nullptr)) {}
+  ~NoRun() { current_run = before_; }
+  NoRun(const NoRun&) = delete;
+  NoRun& operator=(const NoRun&) = delete;
+
+ private:
+  ChunkRun* before_;
+};
+
+}  // namespace
+
 ChunkRun::ChunkRun(StageModel& model, int stage, std::uint64_t number, const ForwardPlan* plan)
     : model_(model),
       stage_(stage),
@@ -340,6 +357,7 @@ void ChunkRun::compute_here(OperatorCall& call, const Target& target) {
   };
   {
     const intercept::UseReports uses(true);
+    const NoRun outside;
     if (!deferred_ || !run_deferring(call, deferred_)) call.run();
   }
   for (const WrittenTensor& one : written) {
