@@ -64,6 +64,10 @@ void GradientReduction::hook_again(const std::weak_ptr<GradientListener>& listen
 bool GradientReduction::other_graphs_live() const {
   std::vector<const intercept::GradientNode*> nodes;
   for (const Hooked& hooked : hooked_) nodes.push_back(&hooked.node);
+  // A graph may lead to these alone.
+  std::vector<intercept::GradientNode> of_replicated;
+  for (const at::Tensor& parameter : trained_replicated()) of_replicated.emplace_back(parameter);
+  for (const intercept::GradientNode& node : of_replicated) nodes.push_back(&node);
   return intercept::other_graphs_live(nodes, std::vector<std::size_t>(nodes.size(), 1));
 }
 

@@ -49,8 +49,12 @@ at::Tensor Arrivals::enter(const at::Tensor& bytes) {
 }
 
 std::vector<at::Tensor> Arrivals::take() {
+  const at::NoGradGuard no_grad;
   std::vector<at::Tensor> taken;
-  for (const auto& gradient : gradients_) taken.push_back(std::move(*gradient));
+  for (const auto& gradient : gradients_) {
+    // That of a value which this stage alone has cut would be cut too; the stage before it has a whole one.
+    taken.push_back(gradient->defined() ? intercept::plain_of(*gradient) : at::Tensor());
+  }
   gradients_.clear();
   return taken;
 }

@@ -386,6 +386,15 @@ TEST(Programs, Seed770213) {
         {"step", 927, 867}}});
 }
 
+/// Buffers were taken from rank 0, with a new version, though a graph lived that had kept them and led to parameters
+/// that stay whole alone.
+TEST(Programs, Seed1880381) {
+  expect_no_defect({1880381,
+                    Config::parse("fsdp, num_ranks 2, wrap_elements 113, strategy no_shard, max_unit_bytes 1, "
+                                  "min_num_params 40, backward_prefetch post, limit_all_gathers false"),
+                    {{"train_promised", 722, 613}, {"load", 432, 129}, {"train_apart", 472, 153}}});
+}
+
 // Models on the stages of a pipeline.
 
 /// One stage refused in the middle of a step that parameters had been unfrozen, and the others waited for it.
@@ -417,6 +426,18 @@ TEST(Programs, Seed303OnStages) {
       {"save_checkpoint", 350, 206},
   };
   expect_no_defect(program);
+}
+
+/// A gradient was cut that crosses to a stage whose value is whole.
+TEST(Programs, Seed2880096OnStages) { expect_no_defect(make_program(2880096, {.has_stages = true})); }
+
+/// Copies of a stage took buffers of other stages for values of the forward.
+TEST(Programs, Seed1880107OnStages) {
+  expect_no_defect({1880107,
+                    Config::parse("fsdp, num_ranks 4, pp 2, pipe.schedule interleaved, pipe.dynamic true, "
+                                  "pipe.num_checked_steps 0, pipe.receive_ahead 1, min_num_params 10, "
+                                  "limit_all_gathers false, use_orig_params true, init_sync false, shared_copy false"),
+                    {{"log", 633, 471}, {"train_stages", 78, 979}}});
 }
 
 }  // namespace

@@ -22,10 +22,9 @@ const std::vector<Refusal>& refusals() {
        [](const Action&, const Config& config, const Circumstances& now) {
          return config.has_stages() && now.is_whole;
        }},
+      // The rank that says why is judged by what it says.
       {"of the pipeline refuses what is asked for, and says why",
-       [](const Action&, const Config& config, const Circumstances& now) {
-         return config.has_stages() && (now.flags_changed || now.has_moved);
-       }},
+       [](const Action&, const Config& config, const Circumstances&) { return config.has_stages(); }},
       {"of which several stages compute parts of the gradient",
        [](const Action&, const Config& config, const Circumstances&) { return config.has_stages(); }},
       {"the forward asks whether two tensors of stage",
@@ -152,7 +151,7 @@ std::string objection_to(const std::string& text, const Action& action, const Co
   // Another batch may take another way through the model.
   if (config.has_stages() && is_refused_cut(text)) {
     const bool is_asked_for = config.pipeline.dynamic() && text.find("dynamic(true)") != std::string::npos;
-    const bool runs_it = action.kind.find("_stages") != std::string::npos || is_one_of(action, {"load_saved"});
+    const bool runs_it = action.kind.find("_stages") != std::string::npos || is_one_of(action, {"load_saved", "cast"});
     return runs_it && !is_asked_for ? "" : "refuses what the guide allows";
   }
   for (const Refusal& refusal : refusals()) {
