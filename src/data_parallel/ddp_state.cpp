@@ -284,7 +284,7 @@ void DdpState::begin_forward() {
   // In a join() buffers are taken after each backward: a rank without batches runs no forward.
   if (settings_.broadcast_buffers && !took_buffers_ && !passes_->only_adds() && !join_.is_active()) {
     took_buffers_ = true;
-    take_buffers(0);
+    buffer_sync_.take_in_forward(comm_, buffers_of(*model_).tensors, 0);
   }
   if (!settings_.reproducible) watch_.pause();
   frozen_watch_.resume();

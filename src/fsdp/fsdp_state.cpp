@@ -224,7 +224,10 @@ void FsdpState::begin_forward() {
   gradients_->before_forward();
   passes_->enter_forward();
   if (guard_) guard_->begin();
-  if (options_.broadcast_buffers()) take_buffers();
+  if (!options_.broadcast_buffers()) return;
+  const auto tensors = parts_.buffers().tensors;
+  if (ranks().replicas) buffer_sync_.take_in_forward(*ranks().replicas, tensors, 0);
+  buffer_sync_.take_in_forward(ranks().shards, tensors, 0);
 }
 
 void FsdpState::take_buffers(const std::function<bool()>& graphs_live) {

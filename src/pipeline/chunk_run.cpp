@@ -341,6 +341,8 @@ void ChunkRun::compute_here(OperatorCall& call, const Target& target) {
     if (!call.writes(index)) return local_of(tensor, *data, stage);
     if (!data->is_here()) return local_of(tensor, *data, stage);  // says what is wrong
     written.push_back({tensor, intercept::inner_for_write(tensor)});
+    // What has arrived stays as it is: recomputation takes it again.
+    if (!data->is_of_model() && data->stage() != stage) written.back().local = written.back().local.clone();
     return written.back().local;
   };
   call.for_each_tensor([&](std::size_t index, const at::Tensor& tensor) -> at::Tensor {

@@ -168,6 +168,18 @@ void BufferSync::note(const std::vector<at::Tensor>& buffers) {
 
 void BufferSync::take(const Communicator& comm, const std::vector<at::Tensor>& buffers, int root,
                       const std::function<bool()>& graphs_live) {
+  take_where(comm, buffers, root,
+             [&](const at::Tensor& buffer) { return !graphs_live || is_quiet(buffer) || !graphs_live(); });
+}
+
+void BufferSync::take_in_forward(const Communicator& comm, const std::vector<at::Tensor>& buffers, int root) {
+  if (comm.size() == 1) return;
+  note(buffers);
+  take_where(comm, buffers, root, [](const at::Tensor&) { return true; });
+}
+
+void BufferSync::take_where(const Communicator& comm, const std::vector<at::Tensor>& buffers, int root,
+                            const MayWrite& may_write) {
   if (comm.size() == 1 || buffers.empty()) return;
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> values;
@@ -176,7 +188,7 @@ void BufferSync::take(const Communicator& comm, const std::vector<at::Tensor>& b
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     // Not compared on a device, where that would wait for the device.
     const bool has_it = comm.rank() == root || (buffers[i].is_cpu() && at::equal(buffers[i], values[i]));
-    if (!has_it && graphs_live && !is_quiet(buffers[i]) && graphs_live()) continue;
+    if (!has_it && !may_write(buffers[i])) continue;
     if (!has_it) write(buffers[i], values[i]);
     note({buffers[i]});
   }

@@ -8,6 +8,7 @@
 #include <tessera/pipeline/layer_list.h>
 #include <tessera/pipeline/measure_layers.h>
 #include <tessera/pipeline/pipeline.h>
+#include <tessera/recompute/recompute.h>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -369,6 +370,33 @@ TEST(Pipeline, TakesAListOfLayerFactories) {
   for (std::size_t i = 0; i < alone->parameters().size(); ++i) {
     require(at::equal(model->parameters()[i].grad(), alone->parameters()[i].grad()), "gradients");
   }
+}
+
+struct WritesToWhatArrived : nn::Module {
+  WritesToWhatArrived() { to(torch::kDouble); }
+  Tensor forward(const Tensor& input) {
+    const Tensor x =
+        recompute([this](const Tensor& y) { return y.clone().mul_(factor).add_(y); }, layer->forward(input));
+    return last(x).square().mean();
+  }
+  nn::Linear layer = register_module("layer", nn::Linear(4, 4));
+  Tensor factor = register_parameter("factor", torch::full({4}, 1.5));
+  nn::Linear last = register_module("last", nn::Linear(4, 4));
+};
+
+/// A value of the stage before it is written to in place, in a part that is computed again in backward.
+TEST(Pipeline, RecomputesFromWhatArrived) {
+  const auto model = std::make_shared<WritesToWhatArrived>();
+  const Tensor x = torch::rand({2, 3, 4}, torch::kDouble);
+  model->forward(x).backward();
+  const Tensor expected = model->factor.grad().clone();
+  model->zero_grad();
+  run_threads(1, [&](const World& world) {
+    const auto options = PipelineOptions().schedule("interleaved").split({"last"}).place({"factor: 1"});
+    const Pipeline pipe = pipeline(model, world, options);
+    pipe.step(x, 1, [&](const Tensor& micro) { return model->forward(micro); });
+    require(at::equal(model->factor.grad(), expected), "the gradient of what it is multiplied by");
+  });
 }
 
 TEST(Pipeline, MeasuresWhatLayersCost) {

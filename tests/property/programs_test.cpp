@@ -431,6 +431,24 @@ TEST(Programs, Seed303OnStages) {
 /// A gradient was cut that crosses to a stage whose value is whole.
 TEST(Programs, Seed2880096OnStages) { expect_no_defect(make_program(2880096, {.has_stages = true})); }
 
+/// A received value was written to in a part that was computed again.
+TEST(Programs, Seed5880124OnStages) {
+  expect_no_defect({5880124,
+                    Config::parse("ddp, num_ranks 2, pp 2, bare, pipe.schedule zb-v, pipe.dynamic true, "
+                                  "pipe.num_checked_steps 0, pipe.receive_ahead 1, first_bucket_bytes 64, "
+                                  "find_unused_parameters true, gradient_as_bucket_view false, init_sync false"),
+                    {{"train_stages", 137, 812}}});
+}
+
+/// Buffers that the program had loaded were taken from rank 0 after the forward had used them, with a new version.
+TEST(Programs, Seed6880053OnStages) {
+  expect_no_defect({6880053,
+                    Config::parse("fsdp, num_ranks 2, pp 1, pipe.schedule zb-v, pipe.dynamic true, "
+                                  "pipe.num_checked_steps 1000, pipe.receive_ahead 0, strategy no_shard, "
+                                  "max_unit_bytes 1, min_num_params 10, backward_prefetch post, use_orig_params true"),
+                    {{"load", 878, 883}, {"train_stages", 567, 590}}});
+}
+
 /// Copies of a stage took buffers of other stages for values of the forward.
 TEST(Programs, Seed1880107OnStages) {
   expect_no_defect({1880107,

@@ -22,8 +22,14 @@ class BufferSync {
   /// buffer would throw. Such a buffer is left to the next call. Collective: over `comm`.
   void take(const Communicator& comm, const std::vector<at::Tensor>& buffers, int root,
             const std::function<bool()>& graphs_live = nullptr);
+  /// The same when a forward has begun. It may have used a buffer already, and its graph must stay valid: no version
+  /// counter changes. That of a graph from before has changed, if the program has written to the buffer.
+  void take_in_forward(const Communicator& comm, const std::vector<at::Tensor>& buffers, int root);
 
  private:
+  using MayWrite = std::function<bool(const at::Tensor& buffer)>;
+  void take_where(const Communicator& comm, const std::vector<at::Tensor>& buffers, int root,
+                  const MayWrite& may_write);
   bool is_quiet(const at::Tensor& buffer) const;
   void write(const at::Tensor& buffer, const at::Tensor& value);
 
