@@ -105,9 +105,7 @@ void Call::prepare() const {
 }
 
 void Call::note_when_done() {
-  // The futures of a device's work complete when it is queued, not when it is done.
-  const bool on_cpu = !about_.defined() || about_.device().is_cpu();
-  if (!state_->work || !on_cpu || !state_->group->world().recorder->is_heard()) return;
+  if (!state_->work || !state_->group->world().recorder->is_heard()) return;
   const auto done_ns = std::make_shared<std::atomic<std::int64_t>>(0);
   state_->done_ns = done_ns;
   if (state_->work->isCompleted()) {
@@ -115,6 +113,13 @@ void Call::note_when_done() {
     return;
   }
   state_->work->getFuture()->addCallback([done_ns](c10::ivalue::Future& /*done*/) { *done_ns = flight::now_ns(); });
+}
+
+void Call::follow_on_device() {
+  state_->on_device = true;
+  // Not the state: it keeps the group, which keeps the world, whose thread asks.
+  state_->group->world().follow_device_calls().follow(state_->ticket, state_->work, state_->timeout,
+                                                      [words = state_->describe()] { return words; });
 }
 
 void Call::note_begun() {

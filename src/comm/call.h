@@ -60,11 +60,17 @@ class Call {
   void prepare() const;
   void assign(c10::intrusive_ptr<c10d::Work> work) {
     state_->work = std::move(work);
-    note_when_done();
+    if (about_.defined() && !about_.device().is_cpu()) {
+      follow_on_device();
+    } else {
+      note_when_done();
+    }
   }
   void assign(std::unique_ptr<Transfer> transfer) { state_->transfer = std::move(transfer); }
   /// For a trace: records when the operation is done, which may be before the caller waits for it.
   void note_when_done();
+  /// The host will not know when the call is done: somebody asks the device.
+  void follow_on_device();
   /// For a trace: records how long the start of the operation blocked this thread.
   void note_begun();
 

@@ -79,14 +79,17 @@ std::shared_ptr<c10::Allocator> Communicator::allocator() const {
 }
 
 bool Communicator::is_zero_copy(const at::Tensor& tensor) const {
-  return tensor.is_contiguous() && group_->connection().is_zero_copy(tensor.const_data_ptr(), tensor.nbytes());
+  return tensor.device().is_cpu() && tensor.is_contiguous() &&
+         group_->connection().is_zero_copy(tensor.const_data_ptr(), tensor.nbytes());
 }
 
 bool Communicator::shares_memory() const { return group_->connection().host_group != nullptr; }
 
 std::vector<CallRecord> Communicator::recent_calls() const { return group_->world().recorder->recent(); }
 
-c10::intrusive_ptr<c10d::ProcessGroup> Communicator::process_group() const { return group_->process_group(); }
+c10::intrusive_ptr<c10d::ProcessGroup> Communicator::process_group(const at::Device& device) const {
+  return group_->process_group(device);
+}
 
 using namespace comm;  // NOLINT: the helpers of this module
 
@@ -94,6 +97,16 @@ namespace {
 
 /// A view costs a microsecond or two, and most tensors here are flat already.
 at::Tensor flat(const at::Tensor& tensor) { return tensor.dim() == 1 ? tensor : tensor.view({-1}); }
+
+/// In the order of sum_as_tree(), into the first one.
+at::Tensor add_as_tree(const std::vector<at::Tensor>& tensors) {
+  for (std::size_t stride = 1; stride < tensors.size(); stride *= 2) {
+    for (std::size_t i = 0; i + stride < tensors.size(); i += 2 * stride) {
+      at::Tensor(tensors[i]).add_(tensors[i + stride]);
+    }
+  }
+  return tensors.front();
+}
 
 void require_piece(Call& call, const at::Tensor& whole, const at::Tensor& piece, std::int64_t count) {
   if (!whole.is_contiguous() || !piece.is_contiguous()) call.refuse("both tensors must be contiguous");
@@ -172,14 +185,27 @@ at::Tensor Communicator::all_reduce_contributions(const std::vector<at::Tensor>&
                      contribution.scalar_type() == contributions.front().scalar_type(),
                  "contributions must be floating-point tensors of one shape and type");
     copies.push_back(contribution.detach().clone(at::MemoryFormat::Contiguous));
-    buffers.push_back(comm::buffer_of(copies.back()));
   }
+  if (!copies.front().device().is_cpu()) return add_on_devices(call, copies);
+  for (const at::Tensor& copy : copies) buffers.push_back(comm::buffer_of(copy));
   comm::sum_as_tree(buffers);
   std::vector<at::Tensor> tensors{copies.front()};
   const auto options = options_for<c10d::AllreduceOptions>(settings_.timeout, false);
   return call.result(tensors.front())
       .start([&] { return group_->backend(CommunicationStrategy::kTree, 0).allreduce(tensors, options); })
       .result();
+}
+
+/// Backends of devices add in an order of their own. So each rank gets what every rank has added up, and adds that.
+at::Tensor Communicator::add_on_devices(Call& call, const std::vector<at::Tensor>& copies) const {
+  const at::Tensor result = add_as_tree(copies);
+  at::Tensor sums = at::empty({size() * result.numel()}, result.options());
+  at::Tensor mine = flat(result);
+  call.keep(sums).keep(mine).result(result).then([sums, result, count = size()] {
+    result.copy_(add_as_tree(sums.view({count, -1}).unbind()).view(result.sizes()));
+  });
+  const auto options = options_for<c10d::AllgatherOptions>(settings_.timeout, false);
+  return call.start([&] { return route(result)._allgather_base(sums, mine, options); }).result();
 }
 
 // ---- all_gather -----------------------------------------------------------------------------------------------------
@@ -304,7 +330,13 @@ void Communicator::barrier(Where where) const { start_barrier(false, where).wait
 Work Communicator::barrier_async(Where where) const { return start_barrier(true, where); }
 
 c10d::Backend& Communicator::route(const at::Tensor& tensor) const {
+  // Algorithms of ours are of messages between CPUs; a device's backend has its own.
+  if (!tensor.device().is_cpu()) return group_->device_backend(tensor.device());
   return group_->backend(settings_.strategy, static_cast<std::int64_t>(tensor.nbytes()));
+}
+
+c10d::Backend& Communicator::route_plainly(const at::Tensor& tensor) const {
+  return tensor.device().is_cpu() ? *group_->connection().backend : group_->device_backend(tensor.device());
 }
 
 using namespace comm;  // NOLINT: the helpers of this module
@@ -332,7 +364,7 @@ Work Communicator::start_gather(const at::Tensor& piece, int root, std::int64_t 
   std::vector<at::Tensor> inputs{rows};
   auto options = options_for<c10d::GatherOptions>(settings_.timeout, async);
   options.rootRank = root;
-  return call.keep(rows).start([&] { return group_->connection().backend->gather(outputs, inputs, options); });
+  return call.keep(rows).start([&] { return route_plainly(rows).gather(outputs, inputs, options); });
 }
 
 at::Tensor Communicator::gather(const at::Tensor& piece, int root, std::int64_t dim, const Sizes& sizes,
@@ -364,8 +396,7 @@ Work Communicator::start_scatter(const at::Tensor& whole, int root, std::int64_t
   if (is_root) inputs.push_back(cut(rows, extents));
   auto options = options_for<c10d::ScatterOptions>(settings_.timeout, async);
   options.rootRank = root;
-  return call.keep(rows).keep(piece).start(
-      [&] { return group_->connection().backend->scatter(outputs, inputs, options); });
+  return call.keep(rows).keep(piece).start([&] { return route_plainly(piece).scatter(outputs, inputs, options); });
 }
 
 at::Tensor Communicator::scatter(const at::Tensor& whole, int root, std::int64_t dim, const Sizes& sizes,
@@ -390,8 +421,8 @@ Work Communicator::start_all_to_all(const at::Tensor& tensor, std::int64_t dim, 
   at::Tensor received = with_rows(*group_, rows, arriving);
   give_back(call, received, dim);
   return call.keep(rows).keep(received).start([&] {
-    return group_->connection().backend->alltoall_base(received, rows, in, out,
-                                                       options_for<c10d::AllToAllOptions>(settings_.timeout, async));
+    return route_plainly(rows).alltoall_base(received, rows, in, out,
+                                             options_for<c10d::AllToAllOptions>(settings_.timeout, async));
   });
 }
 
@@ -412,11 +443,11 @@ Work Communicator::start_send(const at::Tensor& tensor, int to, bool async, cons
   call.require(to != rank(), "a rank does not send to itself; copy the tensor");
   const at::Tensor data = tensor.contiguous();
   call.keep(data);
-  const Connection& connection = group_->connection();
-  if (!connection.transport) {
+  if (!data.device().is_cpu()) {
     std::vector<at::Tensor> tensors{data};
-    return call.start([&] { return connection.backend->send(tensors, to, kUserChannel); });
+    return call.start([&] { return group_->device_backend(data.device()).send(tensors, to, kUserChannel); });
   }
+  const Connection& connection = group_->connection();
   return call.start([&] {
     auto transfer = connection.transport->send(buffer_of(data).bytes(), to, kUserChannel);
     if (async) connection.transport->progress_in_background();
@@ -430,11 +461,11 @@ Work Communicator::start_recv(const at::Tensor& tensor, int from, bool async, co
   call.require(from != rank(), "a rank does not receive from itself; copy the tensor");
   const at::Tensor data = in_place(call, tensor);
   call.keep(data).result(tensor);
-  const Connection& connection = group_->connection();
-  if (!connection.transport) {
+  if (!data.device().is_cpu()) {
     std::vector<at::Tensor> tensors{data};
-    return call.start([&] { return connection.backend->recv(tensors, from, kUserChannel); });
+    return call.start([&] { return group_->device_backend(data.device()).recv(tensors, from, kUserChannel); });
   }
+  const Connection& connection = group_->connection();
   return call.start([&] {
     auto transfer = connection.transport->recv(buffer_of(data).bytes(), from, kUserChannel);
     if (async) connection.transport->progress_in_background();

@@ -1,6 +1,9 @@
 #include "comm/connector.h"
 
+#include <tessera/comm/device_backends.h>
 #include <tessera/core/error.h>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
 #include <array>
@@ -14,9 +17,23 @@
 #include "comm/gloo/gloo_backend.h"
 #include "comm/host/connect_host.h"
 #include "comm/mpi/mpi_runtime.h"
-#include "comm/nccl/connect_nccl.h"
 
 namespace tessera::comm {
+
+c10::intrusive_ptr<c10d::Backend> Connector::connect_device(const ConnectRequest& request, c10::Device device) {
+  ConnectRequest on_cpu = request;
+  on_cpu.group += "/" + c10::DeviceTypeName(device.type(), /*lower_case=*/true);
+  if (request.store) on_cpu.store = c10::make_intrusive<c10d::PrefixStore>(on_cpu.group, request.store);
+  DeviceGroup group;
+  group.name = on_cpu.group;
+  group.rank = request.rank;
+  group.size = request.size;
+  group.device = device;
+  group.store = on_cpu.store;
+  group.timeout = request.timeout;
+  group.connect_cpu = [this, on_cpu] { return connect(on_cpu).backend; };
+  return comm::connect_device(group);
+}
 
 std::shared_ptr<CollectiveEngine> Connector::message_engine(CommunicationStrategy strategy,
                                                             const ConnectRequest& request,
@@ -47,7 +64,8 @@ bool ProcessConnector::on_one_node(const ConnectRequest& request) const {
 }
 
 std::string ProcessConnector::backend_for(const ConnectRequest& request) const {
-  if (settings_.backend != "auto") return settings_.backend;
+  // NCCL carries what is on devices; tensors of the CPU take the way that they take beside it.
+  if (settings_.backend != "auto" && settings_.backend != "nccl") return settings_.backend;
   return on_one_node(request) ? "shm" : "gloo";
 }
 
@@ -55,7 +73,6 @@ Connection ProcessConnector::connect(const ConnectRequest& request) {
   const std::string backend = backend_for(request);
   if (backend == "gloo") return connect_gloo(request, settings_.interface);
   if (backend == "mpi") return connect_mpi(request);
-  if (backend == "nccl") return connect_nccl(request, settings_.topology.local_rank_of(settings_.rank));
   if (backend == "custom") return connect_custom(request);
   if (request.size == 1) return connect_alone(request, "shm");
   return connect_to_segment(request);

@@ -4,6 +4,7 @@
 #include <tessera/comm/topology.h>
 #include <tessera/comm/transport.h>
 
+#include <c10/core/Device.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -47,6 +48,8 @@ class Connector {
  public:
   virtual ~Connector() = default;
   virtual Connection connect(const ConnectRequest& request) = 0;
+  /// The same ranks, for tensors on the devices of one kind. Throws ConfigError where nothing carries them.
+  virtual c10::intrusive_ptr<c10d::Backend> connect_device(const ConnectRequest& request, c10::Device device);
   /// False where calls are only counted and tensors must keep their values.
   virtual bool moves_data() const { return true; }
   /// The ring or the tree on the messages of a connected group.

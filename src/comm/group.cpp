@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <thread>
 #include <utility>
 
 #include "comm/algorithms/hierarchical_engine.h"
@@ -34,6 +35,11 @@ Group::~Group() {
     try {
       if (message.outgoing) message.transfer->wait(deadline);
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): a destructor cannot report it
+    }
+  }
+  for (const AdoptedWork& one : adopted_works_) {
+    while (!one.work->isCompleted() && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
 }
@@ -90,23 +96,46 @@ c10::intrusive_ptr<c10d::Backend> Group::make_backend(CommunicationStrategy stra
                                                   world_->timeout);
 }
 
-c10::intrusive_ptr<c10d::ProcessGroup> Group::process_group() {
+c10d::Backend& Group::device_backend(const at::Device& device) {
+  const std::lock_guard lock(mutex_);
+  auto& made = device_backends_[device.type()];
+  if (!made) made = world_->connector->connect_device(request(), device);
+  return *made;
+}
+
+namespace {
+
+c10d::ProcessGroup::BackendType type_of(const c10d::Backend& backend) {
+  if (backend.getBackendName() == "gloo") return c10d::ProcessGroup::BackendType::GLOO;
+  if (backend.getBackendName() == "nccl") return c10d::ProcessGroup::BackendType::NCCL;
+  return c10d::ProcessGroup::BackendType::CUSTOM;
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::ProcessGroup> Group::process_group(const at::Device& device) {
   const comm::Connection& connected = connection();
+  if (!device.is_cpu()) device_backend(device);
   const std::lock_guard lock(mutex_);
   if (!process_group_) {
     c10::intrusive_ptr<c10d::Store> store = request().store;
     if (!store) store = c10::make_intrusive<c10d::HashStore>();
     process_group_ = c10::make_intrusive<c10d::ProcessGroup>(store, rank_, size());
-    const bool is_gloo = connected.backend->getBackendName() == "gloo";
-    const bool is_nccl = connected.backend->getBackendName() == "nccl";
-    const auto type = is_nccl   ? c10d::ProcessGroup::BackendType::NCCL
-                      : is_gloo ? c10d::ProcessGroup::BackendType::GLOO
-                                : c10d::ProcessGroup::BackendType::CUSTOM;
-    process_group_->setBackend(is_nccl ? c10::DeviceType::CUDA : c10::DeviceType::CPU, type, connected.backend);
-    process_group_->setDefaultBackend(type);
+    process_group_->setBackend(c10::DeviceType::CPU, type_of(*connected.backend), connected.backend);
+    process_group_->setDefaultBackend(type_of(*connected.backend));
     process_group_->setGroupName(name_);
   }
+  if (!device.is_cpu()) {
+    const auto& backend = device_backends_.at(device.type());
+    process_group_->setBackend(device.type(), type_of(*backend), backend);
+  }
   return process_group_;
+}
+
+void Group::adopt(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> kept) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(adopted_works_, [](const AdoptedWork& one) { return one.work->isCompleted(); });
+  adopted_works_.push_back({std::move(kept), std::move(work)});
 }
 
 void Group::adopt(std::unique_ptr<Transfer> transfer, std::vector<at::Tensor> kept, bool outgoing) {

@@ -3,6 +3,7 @@
 #include <tessera/comm/communicator.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <array>
 #include <map>
@@ -38,12 +39,17 @@ class Group {
 
   /// Blocks: at the first call, until the members are connected.
   const comm::Connection& connection();
-  /// The backend that carries `num_bytes` by `strategy`. Resolves the adaptive strategy.
+  /// The backend that carries tensors on a device. Blocks: at the first call for devices of its kind.
+  c10d::Backend& device_backend(const at::Device& device);
+  /// The backend that carries `num_bytes` of the CPU by `strategy`. Resolves the adaptive strategy.
   c10d::Backend& backend(CommunicationStrategy strategy, std::int64_t num_bytes);
-  c10::intrusive_ptr<c10d::ProcessGroup> process_group();
+  /// With the backend for devices of this kind, and the CPU's.
+  c10::intrusive_ptr<c10d::ProcessGroup> process_group(const at::Device& device);
 
   /// Keeps a message that no caller waits for, and the tensors that it moves, until it is done.
   void adopt(std::unique_ptr<Transfer> transfer, std::vector<at::Tensor> kept, bool outgoing);
+  /// The same for a call on a device.
+  void adopt(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> kept);
 
   /// A name for a new subgroup, the same on all its members and different from every other.
   std::string child_name(const std::vector<int>& world_ranks, const std::string& name);
@@ -64,6 +70,7 @@ class Group {
   std::optional<comm::ConnectRequest> request_;
   std::optional<comm::Connection> connection_;
   std::array<c10::intrusive_ptr<c10d::Backend>, 5> backends_;  // by strategy
+  std::map<c10::DeviceType, c10::intrusive_ptr<c10d::Backend>> device_backends_;
   c10::intrusive_ptr<c10d::ProcessGroup> process_group_;
   std::map<std::string, int> children_;
   /// The order of the members destroys a message before its tensors, and both before the connection.
@@ -73,6 +80,11 @@ class Group {
     bool outgoing;
   };
   std::vector<Adopted> adopted_;
+  struct AdoptedWork {
+    std::vector<at::Tensor> kept;
+    c10::intrusive_ptr<c10d::Work> work;
+  };
+  std::vector<AdoptedWork> adopted_works_;
 };
 
 }  // namespace tessera

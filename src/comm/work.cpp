@@ -13,6 +13,7 @@ namespace tessera {
 
 Work::State::~State() {
   // A collective keeps its own tensors. A message does not, so the group takes over one that is dropped unfinished.
+  if (on_device && work && !finished) group->adopt(std::move(work), std::move(kept));
   if (transfer && !finished) {
     group->adopt(std::move(transfer), std::move(kept), std::string_view(operation) == "send");
   }
@@ -71,6 +72,7 @@ void Work::wait() {
   state_->finished = true;
   state_->finish = nullptr;
   state_->kept.clear();
+  if (state_->on_device) return;  // its record ends when the device is done
   const std::int64_t done_ns = state_->done_ns ? state_->done_ns->load() : 0;
   if (began_ns != 0) state_->blocked_ns += flight::now_ns() - began_ns;
   recorder.end(state_->ticket, false, done_ns, state_->blocked_ns);

@@ -37,6 +37,7 @@ struct Work::State {
   std::vector<at::Tensor> kept;  ///< inputs that must outlive the operation
   at::Tensor result;
   std::function<void()> finish;  ///< runs once, after success
+  bool on_device = false;        ///< `work` is done when the device says so, and waiting for it lets a stream wait
   bool finished = false;
   std::exception_ptr failure;  ///< what every wait throws
 

@@ -14,6 +14,7 @@
 
 #include "comm/algorithms/tuning_table.h"
 #include "comm/connector.h"
+#include "comm/device/device_calls.h"
 #include "comm/watch/watch.h"
 
 namespace tessera::comm {
@@ -31,11 +32,21 @@ struct WorldContext {
   std::shared_ptr<Connector> connector;
   bool checked = false;  ///< compare calls between ranks before they are made
   std::unique_ptr<flight::Recorder> recorder = std::make_unique<flight::Recorder>();
-  /// Declared last, so destroyed first. Null where ranks are threads or fake, and where start_watch() returns null.
+  /// Declared behind what it uses, so destroyed before. Null where ranks are threads or fake, and where start_watch() returns null.
   std::unique_ptr<Watch> watch;
+  /// Of calls on devices; made by the first one. As the watch, which it uses.
+  std::unique_ptr<DeviceCalls> device_calls;
 
+  /// By the thread that makes calls.
+  DeviceCalls& follow_device_calls() {
+    if (!device_calls) device_calls = std::make_unique<DeviceCalls>(*recorder, watch.get());
+    return *device_calls;
+  }
   /// Why the job cannot go on; nothing while it can.
-  std::optional<std::string> verdict() const { return watch ? watch->verdict() : std::nullopt; }
+  std::optional<std::string> verdict() const {
+    const auto of_watch = watch ? watch->verdict() : std::nullopt;
+    return of_watch || !device_calls ? of_watch : device_calls->failure();
+  }
 };
 
 }  // namespace tessera::comm

@@ -49,6 +49,7 @@ class DdpState : public intercept::Listener,
     require_flags_may_change();
     static_cast<void>(trained_parameters_of(*model_));
   }
+  bool has_stages() const override { return inner_ && inner_->has_stages(); }
   std::vector<ModelAxis> axes() const override;
   std::vector<TrainedTensor> trained() const override {
     if (!inner_) return shard::whole_parameters(*model_, 1);

@@ -107,7 +107,7 @@ ReducerSync::ReducerSync(const NamedTensors& parameters, const Communicator& com
   // The reducer allocates its buckets itself, here and when it rebuilds them in the order in which gradients arrived.
   const MemoryScope scope(comm_);
   reducer_ = std::make_shared<c10d::Reducer>(
-      parameters_, buckets_of(settings_.bucket_bytes), comm_.process_group(),
+      parameters_, buckets_of(settings_.bucket_bytes), comm_.process_group(parameters_.front().device()),
       /*expect_sparse_gradients=*/std::vector<bool>(parameters_.size(), false), settings_.bucket_bytes,
       settings_.find_unused_parameters, settings_.gradient_as_bucket_view, std::move(names),
       std::min(settings_.first_bucket_bytes, settings_.bucket_bytes), /*skip_all_reduce_unused_params=*/false,
@@ -282,7 +282,7 @@ void ReducerSync::shadow_backward() {
   }
   if (settings_.find_unused_parameters && !settings_.static_graph) {
     std::vector<at::Tensor> used{at::zeros_like(reducer_->get_local_used_map_on_device())};
-    comm_.process_group()->allreduce(used)->wait();
+    comm_.process_group(parameters_.front().device())->allreduce(used)->wait();
   }
   for (const auto& wait : finish) wait();
   // As if gradients had arrived: after their first pass the other ranks rebuild their buckets, and this rank must too.

@@ -130,7 +130,6 @@ void FsdpState::on_parameter_use(int unit, const intercept::Use& use) {
   const Flag busy(busy_);
   try {
     raise_kept_errors();
-    shard_lock_->allow();
     if (!used.storage().holds(use.tensor())) used.require_unchanged();
     const Pass pass = intercept::present_pass();
     if (pass == Pass::kBackward) {
@@ -451,6 +450,7 @@ void FsdpState::on_backward_failure() {
 }
 
 void FsdpState::raise_kept_errors() {
+  allow_shards();
   if (guard_) guard_->raise();
   kept_error_.raise();
   if (was_written_elsewhere_.exchange(false)) {

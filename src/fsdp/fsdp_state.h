@@ -78,6 +78,10 @@ class FsdpState : public shard::ModelState,
   void hold(const GatherOptions& options) override;
   void let_go(const GatherOptions& options) noexcept override;
   void require_usable() override;
+  /// Shards that a write was refused of may be used again: who was refused has heard of it.
+  void allow_shards() {
+    if (shard_lock_) shard_lock_->allow();
+  }
 
   ModelParts& parts() { return parts_; }
   const ModelParts& parts() const { return parts_; }

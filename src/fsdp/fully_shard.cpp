@@ -134,6 +134,7 @@ void add_other_names(const torch::nn::Module& model, std::map<std::string, at::T
 
 std::map<std::string, at::Tensor> ShardedModel::full_state_dict() const {
   const at::NoGradGuard no_grad;
+  state_->allow_shards();
   state_->parts().require_uncut("full_state_dict()");
   std::map<std::string, at::Tensor> state;
   for (const auto& unit : state_->parts().units()) unit->require_own_memory();

@@ -64,7 +64,7 @@ ChunkRun* ChunkRun::current() { return current_run; }
 namespace {
 
 /// Operators are none of the forward as long as it lives. While one of it runs on this stage, those who share the model
-/// along another axis may be told of a use, and take buffers from other ranks.
+/// along another axis may notice a use, and take buffers from other ranks.
 class NoRun {
  public:
   NoRun() : before_(std::exchange(current_run, nullptr)) {}

@@ -51,6 +51,7 @@ class PipelineState : public shard::ModelState, public std::enable_shared_from_t
 
   /// Collective. The mean of the losses by their weights, the same on every rank.
   at::Tensor run(const PipelineBatch& batch, bool trains);
+  bool has_stages() const override { return true; }
   PipelineSchedule schedule(int num_micro_batches) const;
   const std::map<int, double>& stage_seconds() const { return stage_seconds_; }
   PipelineReport report() const;

@@ -81,6 +81,7 @@ class Judge {
     if (!played_.defect.empty() || is_over_) return played_;
     both([](User& user) { user.make_optimizer(0); });
     note_flags();
+    first_flags_ = flags_;
     for (std::size_t i = 0; i < program_.actions.size() && played_.defect.empty(); ++i) {
       step(program_.actions[i], "action " + std::to_string(i) + ", " + text_of(program_.actions[i]));
       if (is_over_) break;
@@ -288,6 +289,8 @@ class Judge {
 
   /// What a user does after an error: everything is put as it was, and he goes on.
   void recover(const Action& action, const std::string& text) {
+    // Shards of stages are asked for their flags whenever they are made whole, as below.
+    if (config_.has_stages() && text.find(" after fully_shard()") != std::string::npos) flags_ = first_flags_;
     both([&](User& user) {
       user.scopes.clear();
       for (auto& entry : user.model().named_parameters()) entry.value().set_requires_grad(flags_.at(entry.key()));
@@ -302,6 +305,8 @@ class Judge {
       // Of other memory, that one process did not come to write.
       if (action.kind == "load_saved") user.kept.clear();
     });
+    // What was kept for the next call is said once.
+    if (config_.has_stages()) std::ignore = outcome_of([&] { ranked_->full_state(); });
     // Of several writes some may have been done.
     if (is_one_of(action, {"load_saved", "train_uneven", "load_checkpoint", "step", "step_with_scaler",
                            "step_stages_with_scaler", "write", "use_a_view"})) {
@@ -311,8 +316,7 @@ class Judge {
       ranked_->begin_again();
     }
     // A forward that was refused half way may have changed buffers. As ever, those of rank 0 count.
-    // Of a pipeline each stage has its own. What was kept for the next call is said once.
-    if (config_.has_stages()) std::ignore = outcome_of([&] { ranked_->full_state(); });
+    // Of a pipeline each stage has its own.
     const auto buffers = config_.has_stages() ? ranked_->full_state() : buffers_of(ranked_->model());
     const torch::NoGradGuard no_grad;
     for (auto& entry : alone_->model().named_buffers()) {
@@ -337,6 +341,7 @@ class Judge {
   std::unique_ptr<User> alone_;
   std::unique_ptr<User> ranked_;
   std::map<std::string, bool> flags_;
+  std::map<std::string, bool> first_flags_;
   int num_steps_ = 0;
   bool changed_flags_ = false;
   bool has_moved_ = false;

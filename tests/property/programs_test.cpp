@@ -431,6 +431,18 @@ TEST(Programs, Seed303OnStages) {
 /// A gradient was cut that crosses to a stage whose value is whole.
 TEST(Programs, Seed2880096OnStages) { expect_no_defect(make_program(2880096, {.has_stages = true})); }
 
+/// A write to shards was refused, and what looked at them afterwards was refused too.
+TEST(Programs, Seed15880045OnStages) { expect_no_defect(make_program(15880045, {.has_stages = true})); }
+
+/// Inside gather() a stage looked like a whole model, whose buckets are saved.
+TEST(Programs, Seed15880203OnStages) {
+  expect_no_defect({15880203,
+                    Config::parse("ddp, num_ranks 2, pp 2, pipe.schedule zb-v, pipe.num_checked_steps 2, "
+                                  "pipe.receive_ahead 0, bucket_bytes 64, first_bucket_bytes 64, "
+                                  "find_unused_parameters true, init_sync false"),
+                    {{"open_gather", 725, 701}, {"save_checkpoint", 820, 566}}});
+}
+
 /// A received value was written to in a part that was computed again.
 TEST(Programs, Seed5880124OnStages) {
   expect_no_defect({5880124,

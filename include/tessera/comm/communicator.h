@@ -202,8 +202,9 @@ class Communicator {
 
   /// The last calls of this process in all groups of this world, oldest first (a fixed number of them).
   std::vector<CallRecord> recent_calls() const;
-  /// This group as `c10d::Reducer` and other c10d code takes it. Blocks: until the group is connected.
-  c10::intrusive_ptr<c10d::ProcessGroup> process_group() const;
+  /// This group as `c10d::Reducer` and other c10d code takes it, for tensors of the CPU and of this device. Blocks: until
+  /// the group is connected.
+  c10::intrusive_ptr<c10d::ProcessGroup> process_group(const at::Device& device = at::kCPU) const;
 
  private:
   friend class GroupMemory;
@@ -226,6 +227,7 @@ class Communicator {
                             const Where& where) const;
   Work start_reduce_scatter_into(comm::Call& call, const at::Tensor& piece, const at::Tensor& whole, ReduceOp op,
                                  const Sizes& counts, bool async) const;
+  at::Tensor add_on_devices(comm::Call& call, const std::vector<at::Tensor>& copies) const;
   Work start_gather(const at::Tensor& piece, int root, std::int64_t dim, const Sizes& sizes, bool async,
                     const Where& where) const;
   Work start_scatter(const at::Tensor& whole, int root, std::int64_t dim, const Sizes& sizes, bool async,
@@ -236,6 +238,8 @@ class Communicator {
   Work start_send(const at::Tensor& tensor, int to, bool async, const Where& where) const;
   Work start_recv(const at::Tensor& tensor, int from, bool async, const Where& where) const;
   c10d::Backend& route(const at::Tensor& tensor) const;
+  /// Without a strategy.
+  c10d::Backend& route_plainly(const at::Tensor& tensor) const;
 
   std::shared_ptr<Group> group_;
   Settings settings_;

@@ -88,6 +88,8 @@ class ModelState {
   virtual void hold(const GatherOptions& options) { static_cast<void>(options); }
   /// Whether hold() keeps something whole that is a part otherwise.
   virtual bool is_held() const { return false; }
+  /// Whether ranks have other parameters than their neighbours, as those on the stages of a pipeline.
+  virtual bool has_stages() const { return false; }
   /// Throws ConfigError then: gradients are of parts.
   virtual void require_not_held() const {}
   /// From now on `prepare` is called with the tensor of a part before let_go() writes to it what a program wrote to the

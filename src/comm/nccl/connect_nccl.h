@@ -1,13 +1,12 @@
 #pragma once
 
-#include "comm/connector.h"
+#include <tessera/comm/device_backends.h>
 
 namespace tessera::comm {
 
 /// Whether this build can use NCCL.
 bool has_nccl();
 
-/// Requires: a GPU for this process, chosen by `local_rank`.
-Connection connect_nccl(const ConnectRequest& request, int local_rank);
+c10::intrusive_ptr<c10d::Backend> connect_nccl(const DeviceGroup& group);
 
 }  // namespace tessera::comm

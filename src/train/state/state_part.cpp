@@ -2,7 +2,6 @@
 
 #include <tessera/checkpoint/safetensors.h>
 #include <tessera/data_parallel/gradient_hook.h>
-#include <tessera/intercept/acting_tensor.h>
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -131,17 +130,13 @@ Buckets from_tensor(const at::Tensor& tensor) {
   return buckets;
 }
 
-/// Each stage of a pipeline has buckets of its own, and a run with other stages would have no use for them.
-bool is_on_stages(const DistributedModel& model) {
-  return std::ranges::any_of(model.module().parameters(), intercept::is_elsewhere);
-}
-
 class BucketsPart : public StatePart {
  public:
   BucketsPart(const DistributedModel& model, int rank, int num_ranks) : model_(model), hook_(model, rank, num_ranks) {}
 
   void capture(RankState& into) const override {
-    const Buckets buckets = is_on_stages(model_) ? Buckets() : model_.buckets();
+    // Each stage of a pipeline has buckets of its own, and a run with other stages would have no use for them.
+    const Buckets buckets = model_.model_state()->has_stages() ? Buckets() : model_.buckets();
     hook_.capture(buckets, into);
     if (buckets.empty()) return;
     const at::Tensor tensor = to_tensor(buckets);
