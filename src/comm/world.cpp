@@ -123,7 +123,8 @@ const FieldList<WorldOptions>& WorldOptions::fields() {
   static const FieldList<WorldOptions> list =
       FieldList<WorldOptions>("world")
           .add_choice("backend", &WorldOptions::backend_, {"auto", "threads", "shm", "gloo", "mpi", "nccl", "custom"},
-                      "What carries the messages; auto takes shared memory inside a node and Gloo between nodes.")
+                      "What carries tensors of the CPU; auto, and nccl, take shared memory inside a node and Gloo "
+                      "between nodes.")
           .add("timeout", &WorldOptions::timeout_, "How long a call may take before it fails.")
           .add("init_timeout", &WorldOptions::init_timeout_, "How long to wait for the other ranks at the start.")
           .add_choice("strategy", &WorldOptions::strategy_, {"allreduce", "ring", "tree", "hierarchical", "adaptive"},

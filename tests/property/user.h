@@ -58,6 +58,7 @@ class User {
   /// What a pipeline does in one step. Returns the mean.
   virtual at::Tensor pass(const Pass& pass, int part);
   /// Whether `pass` is the way to run the model.
+  bool is_cut() const { return is_cut_; }
   bool has_stages() const { return has_stages_; }
   /// Whether this rank has bytes of a tensor of the model.
   virtual bool is_here(const at::Tensor& /*tensor*/) const { return true; }

@@ -37,7 +37,7 @@ void write(const Action& action, User& user, Seen& /*seen*/) {
   const bool needs_whole = action.way % 7 == 6;
   const bool is_of_all = action.way % 7 == 5;
   if (!needs_whole && !is_of_all && !user.is_here(parameter)) return;
-  if (user.has_stages() && parameter.dim() == 0 && action.way % 7 == 3) return;  // which only some ranks would refuse
+  if (user.has_stages() && (parameter.dim() == 0 || user.is_cut()) && action.way % 7 == 3) return;  // refused by some
   const double factor = 0.5 + 0.1 * static_cast<double>(action.number % 9);
   const torch::NoGradGuard no_grad;
   switch (action.way % 7) {
@@ -144,8 +144,10 @@ void use_a_view(const Action& action, User& user, Seen& seen) {
   if (action.way % 2 == 0) {
     seen.add("view", Seen::kAll, view.clone());
   } else {
+    // Other stages have copies inside gather(), which do not notice what is written to a view.
+    const bool is_lost = user.has_stages() && !user.scopes.empty();
     const torch::NoGradGuard no_grad;
-    view.mul_(0.75);
+    if (!is_lost) view.mul_(0.75);
     seen.add("view", Seen::kAll, Tensor());
   }
 }

@@ -19,6 +19,11 @@ namespace tessera {
 
 /// A collective or transfer under way. Cheap to copy; copies refer to the same operation.
 /// The tensors of the operation are kept alive until it is done; do not write them before `wait()` returns.
+///
+/// Of tensors on a device: a call runs behind what the current stream has when it is made, on a stream of its own, and
+/// returns at once. `wait()` lets the current stream of the calling thread wait, not the host: what is launched on it
+/// afterwards sees the result, and other streams need an event. A call that fails, or is not done in time, is reported
+/// by the next one.
 class Work {
  public:
   struct State;
@@ -26,7 +31,8 @@ class Work {
   Work() = default;
   explicit Work(std::shared_ptr<State> state);
 
-  /// Blocks: until the operation is done, then completes it (copies a result back into a strided tensor, say).
+  /// Blocks, for tensors of the CPU: until the operation is done. Then completes it (copies a result back into a strided
+  /// tensor, say).
   /// Throws CommError naming the operation, the group, the rank and the line that started it.
   void wait();
 
@@ -84,7 +90,7 @@ class Communicator {
   int world_rank() const;                   ///< of this process in the world
   int world_rank_of(int group_rank) const;  ///< of another member
   const std::string& name() const;          ///< of the group: "world", "world/dp.3"
-  std::string backend() const;              ///< "gloo", "mpi", "shm", "threads", "fake", "nccl", or a custom name
+  std::string backend() const;              ///< of the CPU: "gloo", "mpi", "shm", "threads", "fake", or a custom name
   std::chrono::milliseconds timeout() const;
   CommunicationStrategy strategy() const;
 
@@ -170,7 +176,7 @@ class Communicator {
   Work all_to_all_async(const at::Tensor& tensor, std::int64_t dim = 0, const Sizes& send_sizes = {},
                         const Sizes& recv_sizes = {}, Where where = Where::current()) const;
 
-  /// Returns when every rank has called it.
+  /// Returns when every rank has called it. Of host threads: streams of devices go on.
   void barrier(Where where = Where::current()) const;
   Work barrier_async(Where where = Where::current()) const;
 

@@ -15,8 +15,9 @@
 namespace tessera {
 
 struct WorldOptions {
-  /// "auto" (shared memory when all ranks of a group share a node, else Gloo), "shm",
-  /// "gloo", "mpi", "nccl", or "custom" with `transport`.
+  /// What carries tensors of the CPU: "auto" (shared memory when all ranks of a group share a node, else Gloo), "shm",
+  /// "gloo", "mpi", or "custom" with `transport`. NCCL carries those on CUDA's devices beside each of these; "nccl" is
+  /// "auto".
   TORCH_ARG(std::string, backend) = "auto";
   /// How long a call may take before it fails. Raise it for jobs whose ranks drift far apart.
   TORCH_ARG(std::chrono::milliseconds, timeout) = std::chrono::seconds(30);
