@@ -6,6 +6,7 @@
 #include <torch/nn/functional.h>
 #include <torch/nn/modules.h>
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
@@ -142,8 +143,9 @@ std::shared_ptr<ParityModel> make_random_parity_model(const std::string& name, t
     torch::Tensor& parameter = item.value();
     const auto values = torch::empty(parameter.sizes(), torch::kDouble).normal_(0, 1, generator);
     const bool is_factor = parameter.dim() == 1 && !item.key().ends_with("bias");  // of a norm
-    const double fan_in = parameter.dim() > 1 ? static_cast<double>(parameter.numel() / parameter.size(0)) : 1;
-    parameter.copy_(parameter.dim() > 1 ? values / std::sqrt(fan_in) : is_factor ? 1 + 0.1 * values : 0.1 * values);
+    // Of a kernel more values make an element.
+    const double size = parameter.dim() > 2 ? std::sqrt(1.0 * parameter.size(0) / parameter.numel()) : 1;
+    parameter.copy_(parameter.dim() > 1 ? values * std::min(0.3, size) : is_factor ? 1 + 0.1 * values : 0.1 * values);
   }
   return model;
 }

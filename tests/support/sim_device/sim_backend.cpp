@@ -20,12 +20,20 @@ using at::Tensor;
 using Tensors = std::vector<Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
+/// Of the kernel of a call.
+struct Failure {
+  std::mutex mutex;
+  std::exception_ptr error;
+};
+
 /// Over when the stream has come to its end.
 class StreamWork : public c10d::Work {
  public:
-  StreamWork(int rank, c10d::OpType type, c10::Stream stream, Tensors kept, Tensors outputs, bool blocks_host)
+  StreamWork(int rank, c10d::OpType type, c10::Stream stream, Tensors kept, Tensors outputs, bool blocks_host,
+             std::shared_ptr<Failure> failure)
       : c10d::Work(rank, type),
         device_(stream.device()),
+        failure_(std::move(failure)),
         kept_(std::move(kept)),
         outputs_(std::move(outputs)),
         blocks_host_(blocks_host) {
@@ -37,7 +45,11 @@ class StreamWork : public c10d::Work {
   }
 
   bool isCompleted() override { return end_.query(); }
-  bool isSuccess() const override { return true; }
+  bool isSuccess() const override { return !exception(); }
+  std::exception_ptr exception() const override {
+    const std::lock_guard lock(failure_->mutex);
+    return failure_->error;
+  }
   Tensors result() override { return outputs_; }
   void synchronize() override {
     end_.block(current_stream(device_.index()));
@@ -53,6 +65,7 @@ class StreamWork : public c10d::Work {
 
  private:
   const c10::Device device_;
+  const std::shared_ptr<Failure> failure_;
   c10::Event end_{kSim};
   Tensors kept_;
   const Tensors outputs_;
@@ -198,8 +211,18 @@ class SimBackend : public c10d::Backend {
     c10::Event begin(kSim);
     begin.record(current_stream(device.index()));
     begin.block(stream);
-    launch(stream, c10d::opTypeToString(type), accesses, [call = std::move(call)] { call()->wait(kNoTimeout); });
-    return c10::make_intrusive<StreamWork>(getRank(), type, stream, std::move(kept), std::move(outputs), blocks_host);
+    const auto failure = std::make_shared<Failure>();
+    launch(stream, c10d::opTypeToString(type), accesses, [call = std::move(call), failure] {
+      try {
+        call()->wait(kNoTimeout);
+      } catch (...) {
+        const std::lock_guard lock(failure->mutex);
+        failure->error = std::current_exception();
+        throw;
+      }
+    });
+    return c10::make_intrusive<StreamWork>(getRank(), type, stream, std::move(kept), std::move(outputs), blocks_host,
+                                           failure);
   }
 
   const c10::intrusive_ptr<c10d::Backend> cpu_;
