@@ -143,8 +143,7 @@ std::shared_ptr<ParityModel> make_random_parity_model(const std::string& name, t
     torch::Tensor& parameter = item.value();
     const auto values = torch::empty(parameter.sizes(), torch::kDouble).normal_(0, 1, generator);
     const bool is_factor = parameter.dim() == 1 && !item.key().ends_with("bias");  // of a norm
-    // Of a kernel more values make an element.
-    const double size = parameter.dim() > 2 ? std::sqrt(1.0 * parameter.size(0) / parameter.numel()) : 1;
+    const double size = parameter.dim() > 1 ? std::sqrt(1.0 * parameter.size(0) / parameter.numel()) : 1;
     parameter.copy_(parameter.dim() > 1 ? values * std::min(0.3, size) : is_factor ? 1 + 0.1 * values : 0.1 * values);
   }
   return model;

@@ -24,8 +24,8 @@ struct ParityModel : torch::nn::Module {
 /// "gpt2", "bert" and "vit" also exist as "gpt2 with dropout".
 std::shared_ptr<ParityModel> make_parity_model(const std::string& name, torch::Dtype dtype);
 
-/// The same with random weights, as models have before they are trained, small enough in kernels that rounding does not
-/// grow from layer to layer. The formula's smooth ones make matrices
+/// The same with random weights, as models have before they are trained, the smaller the more values an element is made of,
+/// so that rounding does not grow from layer to layer. The formula's smooth ones make matrices
 /// of low rank, and biases near one, so that norms and sums cancel most digits of single precision, in one process too.
 std::shared_ptr<ParityModel> make_random_parity_model(const std::string& name, torch::Dtype dtype);
 
