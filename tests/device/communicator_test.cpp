@@ -26,7 +26,7 @@ namespace {
 using at::Tensor;
 using namespace std::chrono_literals;  // NOLINT
 
-const bool is_registered = [] {
+const bool kIsRegistered = [] {
   comm::register_device_backend(
       sim::kSim, [](const comm::DeviceGroup& group) { return sim::make_sim_backend(group.connect_cpu()); });
   return true;

@@ -56,7 +56,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
 };
 
-const bool is_registered = [] {
+const bool kIsRegistered = [] {
   c10::register_privateuse1_backend("sim");
   at::RegisterPrivateUse1HooksInterface(new Hooks);
   at::setHostAllocator(kSim, pinned_allocator());

@@ -5,7 +5,9 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <memory>
+#include <new>
 #include <thread>
 #include <unordered_map>
 
@@ -160,52 +162,64 @@ std::atomic<int (*)(pthread_t, void**)> real_join;
 }  // namespace
 }  // namespace tessera::testing::sim
 
-// See Note [Host threads that learn]. Names and signatures are the C library's.
+// See Note [Host threads that learn]. The linker knows these by the C library's names.
 namespace sim = tessera::testing::sim;
 
-// NOLINTBEGIN(readability-identifier-naming)
-extern "C" int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
+extern "C" int sim_lock(pthread_mutex_t* mutex) noexcept __asm__("pthread_mutex_lock");
+extern "C" int sim_try_lock(pthread_mutex_t* mutex) noexcept __asm__("pthread_mutex_trylock");
+extern "C" int sim_unlock(pthread_mutex_t* mutex) noexcept __asm__("pthread_mutex_unlock");
+extern "C" int sim_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) __asm__("pthread_cond_wait");
+extern "C" int sim_timed_wait(pthread_cond_t* condition, pthread_mutex_t* mutex,
+                              const timespec* until) __asm__("pthread_cond_timedwait");
+extern "C" int sim_clock_wait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
+                              const timespec* until) __asm__("pthread_cond_clockwait");
+extern "C" int sim_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*),
+                          void* argument) noexcept __asm__("pthread_create");
+extern "C" int sim_join(pthread_t thread, void** result) __asm__("pthread_join");
+
+extern "C" int sim_lock(pthread_mutex_t* mutex) noexcept {
   const int code = sim::real(sim::real_lock, "pthread_mutex_lock")(mutex);
   if (code == 0) sim::learn_from(mutex);
   return code;
 }
 
-extern "C" int pthread_mutex_trylock(pthread_mutex_t* mutex) noexcept {
+extern "C" int sim_try_lock(pthread_mutex_t* mutex) noexcept {
   const int code = sim::real(sim::real_try_lock, "pthread_mutex_trylock")(mutex);
   if (code == 0) sim::learn_from(mutex);
   return code;
 }
 
-extern "C" int pthread_mutex_unlock(pthread_mutex_t* mutex) noexcept {
+extern "C" int sim_unlock(pthread_mutex_t* mutex) noexcept {
   sim::leave_in(mutex);
   return sim::real(sim::real_unlock, "pthread_mutex_unlock")(mutex);
 }
 
-extern "C" int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) {
+extern "C" int sim_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) {
   sim::leave_in(mutex);
   const int code = sim::real(sim::real_wait, "pthread_cond_wait", "GLIBC_2.3.2")(condition, mutex);
   sim::learn_from(mutex);
   return code;
 }
 
-extern "C" int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex, const timespec* until) {
+extern "C" int sim_timed_wait(pthread_cond_t* condition, pthread_mutex_t* mutex, const timespec* until) {
   sim::leave_in(mutex);
   const int code = sim::real(sim::real_timed_wait, "pthread_cond_timedwait", "GLIBC_2.3.2")(condition, mutex, until);
   sim::learn_from(mutex);
   return code;
 }
 
-extern "C" int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
-                                      const timespec* until) {
+extern "C" int sim_clock_wait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
+                              const timespec* until) {
   sim::leave_in(mutex);
   const int code = sim::real(sim::real_clock_wait, "pthread_cond_clockwait")(condition, mutex, clock, until);
   sim::learn_from(mutex);
   return code;
 }
 
-extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*),
-                              void* argument) noexcept {
-  auto* const started = new sim::Started{run, argument, sim::shared(sim::t_known)};
+extern "C" int sim_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*),
+                          void* argument) noexcept {
+  auto* const started = new (std::nothrow) sim::Started{run, argument, sim::shared(sim::t_known)};
+  if (!started) return EAGAIN;
   const int code = sim::real(sim::real_create, "pthread_create")(thread, attributes, sim::run_started, started);
   if (code != 0) {
     sim::release(started->known);
@@ -214,9 +228,8 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attribute
   return code;
 }
 
-extern "C" int pthread_join(pthread_t thread, void** result) {
+extern "C" int sim_join(pthread_t thread, void** result) {
   const int code = sim::real(sim::real_join, "pthread_join")(thread, result);
   if (code == 0) sim::learn_from(reinterpret_cast<const void*>(thread));
   return code;
 }
-// NOLINTEND(readability-identifier-naming)

@@ -94,7 +94,7 @@ class OperatorLaunch {
 
  private:
   void find_device() {
-    int found = -1;
+    c10::DeviceIndex found = -1;
     for (const IValue& argument : arguments_) {
       for_each_tensor(argument, [&](const Tensor& one) {
         if (!is_on_sim(one)) return;

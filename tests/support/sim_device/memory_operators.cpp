@@ -120,7 +120,7 @@ const Tensor& resize_on_sim(const Tensor& tensor, at::IntArrayRef sizes, std::op
   if (num_bytes > tensor.storage().nbytes()) {
     at::detail::getPrivateUse1Hooks().resizePrivateUse1Bytes(tensor.storage(), num_bytes);
   }
-  return tensor;
+  return tensor;  // NOLINT(bugprone-return-const-ref-from-parameter): as `resize_` does
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {

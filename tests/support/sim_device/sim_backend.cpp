@@ -80,8 +80,8 @@ Tensors on_host_all(const Tensors& tensors) {
 }
 
 const Tensors& lists_first(const std::vector<Tensors>& lists) {
-  static const Tensors kNone;
-  return lists.empty() ? kNone : lists.front();
+  static const Tensors none;
+  return lists.empty() ? none : lists.front();
 }
 
 class SimBackend : public c10d::Backend {
