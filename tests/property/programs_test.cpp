@@ -372,6 +372,15 @@ TEST(Programs, Seed1616387045) {
 /// Frozen after fully_shard(): only ranks that have elements of the parameter refused it, and the others waited.
 TEST(Programs, Seed773OfCutShards) { expect_no_defect(make_program(773, {.cuts_shards = true})); }
 
+/// Wrote through a pointer to a weight with gaps, where shards have another element. The action goes by strides now.
+TEST(Programs, Seed1493430639) {
+  expect_no_defect({1493430639,
+                    Config::parse("fsdp, num_ranks 2, odd gaps, wrap_elements 142, strategy zero1, max_unit_bytes 1, "
+                                  "min_num_params 10, backward_prefetch post, limit_all_gathers false, "
+                                  "use_orig_params true, shared_copy false, reproducible true, micro_batches 2"),
+                    {{"write", 125, 34}, {"train_promised", 839, 693}}});
+}
+
 /// Frozen with a gradient that was left, by ranks whose optimizer knows all of its unit as one vector: it went on to
 /// change it, though the program had made an optimizer of what is trained.
 TEST(Programs, Seed770213) {

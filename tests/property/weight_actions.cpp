@@ -64,7 +64,10 @@ void write(const Action& action, User& user, Seen& /*seen*/) {
       break;
     default: {
       const auto whole = user.gather(/*write_back=*/true);
-      parameter.data_ptr<double>()[parameter.numel() - 1] = factor;
+      // The last element, wherever it lies: shards have no gaps.
+      std::int64_t last = 0;
+      for (std::int64_t d = 0; d < parameter.dim(); ++d) last += (parameter.size(d) - 1) * parameter.stride(d);
+      parameter.data_ptr<double>()[last] = factor;
     }
   }
 }
