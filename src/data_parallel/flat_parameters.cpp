@@ -1,5 +1,6 @@
 #include "data_parallel/flat_parameters.h"
 
+#include <tessera/core/digest.h>
 #include <tessera/core/error.h>
 #include <tessera/intercept/acting_tensor.h>
 
@@ -56,14 +57,14 @@ std::int64_t FlatParameters::num_elements() const {
 }
 
 std::int64_t FlatParameters::fingerprint() const {
-  std::uint64_t hash = parameters_.size();
-  const auto mix = [&](std::int64_t value) { hash = hash * 1099511628211U + static_cast<std::uint64_t>(value); };
+  Digest all;
+  all.add(std::uint64_t{parameters_.size()});
   for (const auto& parameter : parameters_) {
-    mix(static_cast<std::int64_t>(parameter.scalar_type()));
-    for (const auto extent : parameter.sizes()) mix(extent);
-    mix(parameter.dim());
+    all.add(static_cast<std::uint64_t>(parameter.scalar_type()));
+    for (const auto extent : parameter.sizes()) all.add(static_cast<std::uint64_t>(extent));
+    all.add(static_cast<std::uint64_t>(parameter.dim()));
   }
-  return static_cast<std::int64_t>(hash >> 2U);  // so that it can be negated
+  return all.positive();
 }
 
 FlatBuffers FlatParameters::make_buffers(const Communicator& comm) const {

@@ -14,20 +14,19 @@ namespace {
 
 // A long evaluation must not take unbounded memory.
 constexpr std::size_t kMaxEvents = 10'000;
-constexpr std::uint64_t kPrime = 1099511628211U;  // of FNV-1a
 
 }  // namespace
 
 void SamePath::note(Event event, int unit) {
   const int code = 2 * unit + (event == Event::kAverage ? 1 : 0);
-  number_ = (number_ ^ static_cast<std::uint64_t>(code + 1)) * kPrime;
+  digest_.add(static_cast<std::uint64_t>(code + 1));
   if (events_.size() < kMaxEvents) events_.push_back(code);
 }
 
 void SamePath::require_agreement(const Communicator& comm, const NameOf& name_of) const {
   if (comm.size() == 1) return;
   const at::NoGradGuard no_grad;
-  const auto path = static_cast<std::int64_t>(number_ >> 1);
+  const auto path = digest_.positive();
   const at::Tensor extremes = at::tensor({path, -path}, at::kLong);
   comm.all_reduce(extremes, ReduceOp::kMax);
   const auto* found = extremes.const_data_ptr<std::int64_t>();
@@ -45,7 +44,7 @@ void SamePath::require_agreement(const Communicator& comm, const NameOf& name_of
 }
 
 void SamePath::forget() {
-  number_ = 0;
+  digest_ = Digest();
   events_.clear();
 }
 

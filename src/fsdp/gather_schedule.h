@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tessera/comm/communicator.h>
+#include <tessera/core/digest.h>
 #include <tessera/fsdp/fsdp_options.h>
 #include <tessera/intercept/pass_tracker.h>
 
@@ -37,7 +38,7 @@ class SamePath {
   void forget();
 
  private:
-  std::uint64_t number_ = 0;
+  Digest digest_;
   std::vector<int> events_;  // the first ones, to report where paths part
 };
 

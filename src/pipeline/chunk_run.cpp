@@ -2,6 +2,7 @@
 
 #include <tessera/core/error.h>
 #include <tessera/intercept/no_backward.h>
+#include <tessera/intercept/random_state.h>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -162,12 +163,12 @@ std::vector<std::uint32_t> ChunkRun::versions_of_buffers() const {
 }
 
 ForwardPlan ChunkRun::plan(StageModel& model, const Forward& forward) {
-  const RandomState before = RandomState::now(model.device);
+  const intercept::RandomState before = intercept::RandomState::now(model.device);
   // Which buffers are written is known when the forward has ended, and decides what crosses.
   for (bool is_final = false;;) {
     ChunkRun run(model, kDry, next_run_number(), nullptr);
     const at::Tensor loss = run.run_forward(forward);
-    const bool draws = !(before == RandomState::now(model.device));
+    const bool draws = !(before == intercept::RandomState::now(model.device));
     before.restore();
     if (run.checks_.finds_new_writes() && !is_final) {
       is_final = true;

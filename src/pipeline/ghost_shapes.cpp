@@ -1,6 +1,7 @@
 #include "pipeline/ghost_shapes.h"
 
 #include <tessera/core/error.h>
+#include <tessera/intercept/random_state.h>
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
@@ -262,11 +263,11 @@ ResultShapes tried(OperatorCall& call, at::Device device) {
       // There is no such kernel, or the operator is refused: then so it is below, with the error that it would give.
     }
   }
-  const auto before = may_draw ? std::optional(RandomState::now(device)) : std::nullopt;
+  const auto before = may_draw ? std::optional(intercept::RandomState::now(device)) : std::nullopt;
   Trial trial(call, as_zeros);
   trial.run();
   ResultShapes found = shapes_of(trial, device);
-  found.draws = before && !(*before == RandomState::now(device));
+  found.draws = before && !(*before == intercept::RandomState::now(device));
   return found;
 }
 
@@ -311,45 +312,6 @@ const ResultShapes& GhostShapes::of(OperatorCall& call) {
   ++num_tried_;
   const std::string key = key_;  // the operator may come back here
   return known_.insert_or_assign(key, tried(call, device)).first->second;
-}
-
-RandomState RandomState::now(at::Device device) {
-  RandomState found;
-  const auto add = [&found](at::Device of) {
-    at::Generator generator = at::globalContext().defaultGenerator(of);
-    const std::lock_guard lock(generator.mutex());
-    at::Tensor state = generator.get_state();
-    found.states_.emplace_back(std::move(generator), std::move(state));
-  };
-  add(at::Device(at::kCPU));
-  if (!device.is_cpu()) add(device);
-  return found;
-}
-
-void RandomState::restore() const {
-  for (const auto& [generator, state] : states_) {
-    at::Generator its = generator;
-    const std::lock_guard lock(its.mutex());
-    its.set_state(state);
-  }
-}
-
-bool RandomState::operator==(const RandomState& other) const {
-  if (states_.size() != other.states_.size()) return false;
-  for (std::size_t i = 0; i < states_.size(); ++i) {
-    if (!at::equal(states_[i].second, other.states_[i].second)) return false;
-  }
-  return true;
-}
-
-std::uint64_t RandomState::digest() const {
-  std::uint64_t digest = 0xcbf29ce484222325;
-  for (const auto& entry : states_) {
-    const at::Tensor state = entry.second.contiguous();
-    const auto* const bytes = static_cast<const std::uint8_t*>(state.const_data_ptr());
-    for (std::size_t i = 0; i < state.nbytes(); ++i) digest = (digest ^ bytes[i]) * 0x100000001b3;
-  }
-  return digest;
 }
 
 }  // namespace tessera::pp

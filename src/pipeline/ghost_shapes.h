@@ -69,17 +69,4 @@ class GhostShapes {
   std::int64_t num_remembered_ = 0;
 };
 
-/// The default generator of the device on this process, as a program seeds it, and that of the CPU.
-class RandomState {
- public:
-  static RandomState now(at::Device device);
-  void restore() const;
-  bool operator==(const RandomState& other) const;
-  /// The same for equal states.
-  std::uint64_t digest() const;
-
- private:
-  std::vector<std::pair<at::Generator, at::Tensor>> states_;
-};
-
 }  // namespace tessera::pp

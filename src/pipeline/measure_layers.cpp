@@ -1,5 +1,6 @@
 #include <tessera/comm/communicator.h>
 #include <tessera/core/error.h>
+#include <tessera/intercept/random_state.h>
 #include <tessera/pipeline/measure_layers.h>
 #include <tessera/pipeline/pipeline.h>
 #include <tessera/shard/layer_names.h>
@@ -22,7 +23,9 @@ constexpr int kNumRuns = 3;
 class Untouched {
  public:
   explicit Untouched(const torch::nn::Module& model)
-      : random_(pp::RandomState::now(at::kCPU)), parameters_(model.parameters()), buffers_(buffers_of(model).tensors) {
+      : random_(intercept::RandomState::now(at::kCPU)),
+        parameters_(model.parameters()),
+        buffers_(buffers_of(model).tensors) {
     const at::NoGradGuard no_grad;
     for (at::Tensor& one : parameters_) gradients_.push_back(std::exchange(one.mutable_grad(), at::Tensor()));
     for (const at::Tensor& one : buffers_) values_.push_back(one.detach().clone());
@@ -37,7 +40,7 @@ class Untouched {
   Untouched& operator=(const Untouched&) = delete;
 
  private:
-  pp::RandomState random_;
+  intercept::RandomState random_;
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> buffers_;
   std::vector<at::Tensor> gradients_;

@@ -17,12 +17,6 @@ namespace {
 
 using intercept::OperatorCall;
 
-constexpr std::uint64_t kDigestStart = 0xcbf29ce484222325;
-
-void digest_bytes(std::uint64_t& digest, std::string_view bytes) {
-  for (const char byte : bytes) digest = (digest ^ static_cast<std::uint8_t>(byte)) * 0x100000001b3;
-}
-
 /// Norms that write their running statistics, though their schemas do not say so: where these are among the arguments,
 /// and where it is said whether they are written.
 struct HiddenWrites {
@@ -74,7 +68,7 @@ std::int64_t CrossingValue::num_bytes() const {
 }
 
 OperatorChecks::OperatorChecks(StageModel& model, std::uint64_t run, const ForwardPlan* plan)
-    : model_(model), run_(run), plan_(plan), is_dry_(plan == nullptr), digest_(kDigestStart) {
+    : model_(model), run_(run), plan_(plan), is_dry_(plan == nullptr) {
   if (is_dry_) found_.crossing.resize(static_cast<std::size_t>(model.num_stages()) - 1);
 }
 
@@ -261,23 +255,21 @@ void OperatorChecks::note_reader(std::size_t place, int stage) {
   if (is_elsewhere && !model_.tensors[place].is_buffer) found_.spread.insert(place);
 }
 
-void OperatorChecks::add(std::uint64_t number) { digest_ = (digest_ ^ number) * 0x100000001b3; }
-
 void OperatorChecks::note_operator(OperatorCall& call, int stage) {
   ++num_operators_;
-  digest_bytes(digest_, call.name());
-  add(static_cast<std::uint64_t>(stage));
+  digest_.add(call.name());
+  digest_.add(static_cast<std::uint64_t>(stage));
   call.for_each_tensor([this](std::size_t, const at::Tensor& tensor) -> at::Tensor {
     const StageDataPtr data = stage_data(tensor);
-    if (data) add(static_cast<std::uint64_t>(data->value()) * 2 + (data->is_of_model() ? 1 : 0));
+    if (data) digest_.add(static_cast<std::uint64_t>(data->value()) * 2 + (data->is_of_model() ? 1 : 0));
     return {};
   });
 }
 
 void OperatorChecks::note_value(const Shape& shape) {
   const bool requires_grad = at::GradMode::is_enabled() && shape.requires_grad;
-  add(static_cast<std::uint64_t>(shape.dtype) * 2 + (requires_grad ? 1 : 0));
-  for (const std::int64_t size : shape.sizes) add(static_cast<std::uint64_t>(size));
+  digest_.add(static_cast<std::uint64_t>(shape.dtype) * 2 + (requires_grad ? 1 : 0));
+  for (const std::int64_t size : shape.sizes) digest_.add(static_cast<std::uint64_t>(size));
 }
 
 void OperatorChecks::note_maker(std::int64_t value, const OperatorCall& call) {
@@ -291,13 +283,13 @@ std::string OperatorChecks::maker_of(std::int64_t value) const {
 
 ForwardPlan OperatorChecks::take_found() {
   for (auto& values : found_.crossing) std::ranges::sort(values, {}, &CrossingValue::value);
-  found_.digest = digest_;
+  found_.digest = digest_.value();
   found_.num_operators = num_operators_;
   return std::move(found_);
 }
 
 void OperatorChecks::require_same_way(const ForwardPlan& plan) const {
-  if (digest_ == plan.digest && num_operators_ == plan.num_operators) return;
+  if (digest_.value() == plan.digest && num_operators_ == plan.num_operators) return;
   throw ConfigError(
       "the forward runs other operators than the one that was tried without bytes for a micro-batch of these "
       "shapes (" +

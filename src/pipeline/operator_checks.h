@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tessera/core/digest.h>
 #include <tessera/intercept/operator_call.h>
 
 #include <ATen/core/Tensor.h>
@@ -73,14 +74,13 @@ class OperatorChecks {
   void write_to_buffer(std::size_t place, int stage, const intercept::OperatorCall& call);
   void note_crossing(const at::Tensor& tensor, const StageData& data, int stage);
   void note_reader(std::size_t place, int stage);
-  void add(std::uint64_t number);
   std::string maker_of(std::int64_t value) const;
 
   StageModel& model_;
   std::uint64_t run_;
   const ForwardPlan* plan_;
   bool is_dry_;
-  std::uint64_t digest_;
+  Digest digest_;
   std::int64_t num_operators_ = 0;
   ForwardPlan found_;
   std::unordered_map<std::int64_t, std::string> makers_;

@@ -1,6 +1,7 @@
 #include <tessera/core/error.h>
 #include <tessera/intercept/acting_tensor.h>
 #include <tessera/intercept/deferred_init.h>
+#include <tessera/intercept/large_blocks.h>
 #include <tessera/pipeline/pipeline.h>
 #include <tessera/schedule/check_schedule.h>
 #include <tessera/shard/global_slice.h>
@@ -153,6 +154,7 @@ std::string PipelineReport::text() const {
 Pipeline pipeline(const std::shared_ptr<torch::nn::Module>& model, const Ranks& ranks, const PipelineOptions& options) {
   if (!model) throw ConfigError("there is no model to cut into stages: the pointer is null");
   const Communicator& comm = ranks.comm();
+  intercept::keep_large_blocks_apart();
   auto stages = std::make_shared<pp::StageModel>();
   stages->module = model;
   stages->rank = comm.rank();

@@ -1,9 +1,11 @@
 #include "pipeline/pipeline_state.h"
 
 #include <tessera/comm/task.h>
+#include <tessera/core/digest.h>
 #include <tessera/core/error.h>
 #include <tessera/intercept/acting_tensor.h>
 #include <tessera/intercept/gradient_node.h>
+#include <tessera/intercept/random_state.h>
 #include <tessera/shard/global_slice.h>
 #include <tessera/shard/named_tensors.h>
 #include <tessera/shard/state_broadcast.h>
@@ -42,11 +44,7 @@ void append(std::string& key, const at::Tensor& tensor) {
   key += "];";
 }
 
-std::int64_t digest_of(const std::string& text) {
-  std::uint64_t digest = 0xcbf29ce484222325;
-  for (const char letter : text) digest = (digest ^ static_cast<std::uint8_t>(letter)) * 0x100000001b3;
-  return static_cast<std::int64_t>(digest);
-}
+std::int64_t digest_of(const std::string& text) { return static_cast<std::int64_t>(Digest().add(text).value()); }
 
 /// Of one that a program has made: others follow from options that are compared.
 std::int64_t digest_of(const PipelineSchedule& schedule) {
@@ -62,17 +60,10 @@ std::int64_t digest_of(const PipelineSchedule& schedule) {
   return digest_of(text);
 }
 
-std::int64_t digest_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.numel() == 0) return 0;
-  return static_cast<std::int64_t>(fingerprint_of(tensor.detach().resolve_conj().contiguous().cpu()));
-}
-
 std::int64_t digest_of(const PipelineBatch& batch) {
-  std::uint64_t values = 0;
-  for (int i = 0; i < batch.num_micro_batches; ++i) {
-    for (const at::Tensor& one : batch.tensors(i)) values = values * 31 + static_cast<std::uint64_t>(digest_of(one));
-  }
-  return static_cast<std::int64_t>(values);
+  Digest values;
+  for (int i = 0; i < batch.num_micro_batches; ++i) values.add(fingerprint_of(batch.tensors(i)));
+  return static_cast<std::int64_t>(values.value());
 }
 
 [[noreturn]] void refuse_written_batch(const StageModel& model) {
@@ -256,7 +247,7 @@ void PipelineState::agree(const PipelineBatch& batch, const PipelineSchedule& li
        {"the list of operations", options_.own_schedule() ? digest_of(list) : 0},
        {"the weights of the losses", digest_of(weights)},
        {"the state of the random numbers",
-        draws ? static_cast<std::int64_t>(RandomState::now(model_->device).digest()) : 0},
+        draws ? static_cast<std::int64_t>(intercept::RandomState::now(model_->device).digest()) : 0},
        {"the operators of the forward, or shapes", digest_of(forwards)}}};
   std::vector<std::int64_t> mine{fault ? 1 : 0};
   for (const Agreement& one : all) mine.push_back(one.digest);
@@ -292,17 +283,17 @@ void PipelineState::refuse_together(const std::exception_ptr& fault) const {
 
 std::vector<const ForwardPlan*> PipelineState::plans_of(const PipelineBatch& batch, bool trains) {
   const auto num_written = [this] { return std::ranges::count_if(model_->tensors, &StageTensor::is_written); };
-  const RandomState before = RandomState::now(model_->device);
+  const intercept::RandomState before = intercept::RandomState::now(model_->device);
   for (;;) {
     const auto known = num_written();
     std::vector<const ForwardPlan*> plans;
     dynamic_plans_.clear();
     dynamic_plans_.reserve(static_cast<std::size_t>(batch.num_micro_batches));
     for (int i = 0; i < batch.num_micro_batches; ++i) {
-      RandomState after = before;
+      intercept::RandomState after = before;
       plans.push_back(&plan_of(batch.tensors(i), trains, [&] {
         const at::Tensor loss = batch.loss(i);
-        after = RandomState::now(model_->device);
+        after = intercept::RandomState::now(model_->device);
         return loss;
       }));
       // What the next one does may depend on random numbers.

@@ -23,9 +23,9 @@ torch::autograd::Edge edge_of(const at::Tensor& tensor) {
 /// Notices random numbers that a backward pass draws: in one process they would come between those of the forwards.
 class NoDraws {
  public:
-  explicit NoDraws(const StageModel& model) : model_(model), before_(RandomState::now(model.device)) {}
+  explicit NoDraws(const StageModel& model) : model_(model), before_(intercept::RandomState::now(model.device)) {}
   void require() const {
-    if (before_ == RandomState::now(model_.device)) return;
+    if (before_ == intercept::RandomState::now(model_.device)) return;
     throw ConfigError(
         "a backward pass draws random numbers, as a custom function may do: in a pipeline they would not be those "
         "of one process. Draw them in the forward" +
@@ -34,7 +34,7 @@ class NoDraws {
 
  private:
   const StageModel& model_;
-  RandomState before_;
+  intercept::RandomState before_;
 };
 
 bool halves_backwards(const PipelineSchedule& schedule) {
@@ -78,7 +78,7 @@ StepRun::~StepRun() { model_.shared.clear(); }
 
 at::Tensor StepRun::run() {
   const at::AutoGradMode grad_mode(settings_.trains);
-  starts_.front() = RandomState::now(model_.device);
+  starts_.front() = intercept::RandomState::now(model_.device);
   fetch_shared();
   if (settings_.trains && settings_.is_reproducible) sums_.emplace(model_, batch_.num_micro_batches, in_parts());
   for (const PipelineOperation& operation : schedule_.operations[static_cast<std::size_t>(model_.rank)]) {
@@ -148,7 +148,7 @@ void StepRun::restore_random_state(int micro_batch) {
     restore_random_state(micro_batch - 1);
     static_cast<void>(ChunkRun::plan(model_, [&] {
       const at::Tensor loss = batch_.loss(micro_batch - 1);
-      starts_[place] = RandomState::now(model_.device);
+      starts_[place] = intercept::RandomState::now(model_.device);
       return loss;
     }));
   }
@@ -171,7 +171,7 @@ void StepRun::forward(int micro_batch, int stage) {
   ChunkRun::Result result = ChunkRun::compute(model_, plan(micro_batch), stage, received, chunk.deferred,
                                               [&] { return batch_.loss(micro_batch); });
   auto& end = starts_[static_cast<std::size_t>(micro_batch) + 1];
-  if (!end) end = RandomState::now(model_.device);
+  if (!end) end = intercept::RandomState::now(model_.device);
   if (!result.loss.defined()) {
     for (const at::Tensor& one : result.outputs) chunk.begins.push_back(edge_of(one));
     chunk.outputs = std::move(result.outputs);

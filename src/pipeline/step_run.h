@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tessera/intercept/custom_node.h>
+#include <tessera/intercept/random_state.h>
 #include <tessera/pipeline/pipeline.h>
 #include <tessera/schedule/pipeline_schedule.h>
 
@@ -99,7 +100,7 @@ class StepRun {
   std::map<Place, std::vector<at::Tensor>> gradients_;  // of what a stage has given
   std::map<Place, std::vector<at::Tensor>> returned_;   // of what it got
   std::map<Place, std::shared_ptr<intercept::DeferredGradients>> deferred_;
-  std::vector<std::optional<RandomState>> starts_;  // of the micro-batches' forwards, and behind the last
+  std::vector<std::optional<intercept::RandomState>> starts_;  // of the micro-batches' forwards, and behind the last
   at::Tensor loss_;
   std::optional<ReproducibleSums> sums_;  // in reproducible mode
   std::map<int, double> seconds_;

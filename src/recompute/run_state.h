@@ -1,34 +1,16 @@
 #pragma once
 
-#include <ATen/core/Generator.h>
-#include <ATen/core/Tensor.h>
+#include <tessera/intercept/random_state.h>
+
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
-#include <cstddef>
 #include <optional>
 #include <vector>
 
 namespace tessera::recomputation {
 
-/// The states of LibTorch's default generators: of the CPU, of the accelerators that some tensors are on, and of the
-/// thread's current accelerator.
-class RandomState {
- public:
-  static RandomState now(const std::vector<at::Tensor>& tensors);
-  /// The present state of the same generators.
-  RandomState now() const;
-  void set() const;
-  /// Equal for equal states. Kept instead of a state that is only compared.
-  std::size_t hash() const;
-
- private:
-  struct OfGenerator {
-    at::Generator generator;
-    at::Tensor state;
-  };
-  std::vector<OfGenerator> generators_;
-};
+using intercept::RandomState;
 
 /// Sets the generators to a state, and at its end restores the former one. Without a state it does nothing.
 class RandomScope {

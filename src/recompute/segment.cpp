@@ -136,11 +136,11 @@ void Segment::complete(const std::vector<at::Tensor>& inputs, bool drew) {
     }
   }
   is_complete_ = true;
-  const std::size_t hash = random_->now().hash();
-  if (hash == random_->hash()) {
+  const std::uint64_t digest = random_->now().digest();
+  if (digest == random_->digest()) {
     random_.reset();
   } else if (drew) {
-    random_hash_after_ = hash;
+    random_digest_after_ = digest;
   }
 }
 
@@ -182,7 +182,7 @@ void Segment::forget(std::size_t number) noexcept {
 
 void Segment::replay(Replayed& replayed) {
   // A function that draws random numbers runs to its end, to check that it drew the same ones.
-  Replay replay(saved_, /*may_stop=*/!random_hash_after_, replayed);
+  Replay replay(saved_, /*may_stop=*/!random_digest_after_, replayed);
   bool stopped = false;
   const RandomScope random(random_);
   try {
@@ -239,7 +239,7 @@ void Segment::require_complete(const Replay& replay, bool stopped) const {
                       " the first time. It must do the same each time: look for what it reads that changed since "
                       "forward");
   }
-  if (random_hash_after_ && random_->now().hash() != *random_hash_after_) {
+  if (random_digest_after_ && random_->now().digest() != *random_digest_after_) {
     throw ConfigError(
         "the function given to recompute() drew other random numbers when it ran again in backward: another thread "
         "used LibTorch's default generator at the same time. Let one thread at a time use it, or draw the numbers "

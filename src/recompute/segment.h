@@ -121,8 +121,8 @@ class Segment {
   // All threads share the CPU's generator. If it advanced during the first run, either the function or another thread,
   // one that prepares data say, has drawn numbers. If it advanced at all, its state is restored for the second run. But
   // only functions that called random operators are required to draw the same numbers in both runs.
-  std::optional<RandomState> random_;             // before the first run; none if no generator advanced
-  std::optional<std::size_t> random_hash_after_;  // of a function that draws
+  std::optional<RandomState> random_;                 // before the first run; none if no generator advanced
+  std::optional<std::uint64_t> random_digest_after_;  // of a function that draws
   bool is_complete_ = false;
   std::vector<SavedTensor> saved_;
   std::weak_ptr<Replayed> replayed_;

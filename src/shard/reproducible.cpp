@@ -1,4 +1,5 @@
 #include <tessera/comm/communicator.h>
+#include <tessera/core/digest.h>
 #include <tessera/core/error.h>
 #include <tessera/intercept/acting_tensor.h>
 #include <tessera/shard/exact_sum.h>
@@ -125,6 +126,15 @@ std::uint64_t fingerprint_of(const at::Tensor& tensor) {
   // The upper bits of a product depend on all bits of the factors, its lower bits only on their lower bits.
   for (const std::uint64_t sum : sums) all = (all ^ sum ^ sum >> 32U) * kFactor;
   return all;
+}
+
+std::uint64_t fingerprint_of(const std::vector<at::Tensor>& tensors) {
+  Digest all;
+  for (const at::Tensor& one : tensors) {
+    const bool is_empty = !one.defined() || one.numel() == 0;
+    all.add(is_empty ? 0 : fingerprint_of(one.detach().resolve_conj().contiguous().cpu()));
+  }
+  return all.value();
 }
 
 GradientTree::GradientTree(std::int64_t num_contributions) : num_contributions_(num_contributions) {

@@ -1,4 +1,5 @@
 #include <tessera/comm/texts.h>
+#include <tessera/core/digest.h>
 #include <tessera/core/error.h>
 #include <tessera/intercept/acting_tensor.h>
 #include <tessera/shard/buffer_sync.h>
@@ -107,13 +108,6 @@ std::vector<std::string> split_lines(const std::string& text) {
   return lines;
 }
 
-/// FNV-1a: ranks may run different builds, between which std::hash may differ.
-std::int64_t hash_of(const std::string& text) {
-  std::uint64_t hash = 14695981039346656037U;
-  for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211U;
-  return static_cast<std::int64_t>(hash >> 1);
-}
-
 std::int64_t reduced(const Communicator& comm, std::int64_t value, ReduceOp op) {
   const at::Tensor tensor = at::full({1}, value, at::kLong);
   comm.all_reduce(tensor, op);
@@ -150,7 +144,7 @@ std::vector<std::string> described(const NamedTensors& state) {
 
 void require_same_lines(const Communicator& comm, const std::vector<std::string>& mine, const std::string& fail_how,
                         const std::string& advice) {
-  const std::int64_t hash = hash_of(joined(mine));
+  const std::int64_t hash = Digest().add(joined(mine)).positive();
   if (reduced(comm, hash, ReduceOp::kMin) == reduced(comm, hash, ReduceOp::kMax)) return;
   const auto theirs = split_lines(broadcast_text(comm, joined(mine), 0));
   const bool differs = mine != theirs;

@@ -1,3 +1,4 @@
+#include <tessera/core/digest.h>
 #include <tessera/core/error.h>
 #include <tessera/optim/autocast.h>
 #include <tessera/shard/tensor_bytes.h>
@@ -48,15 +49,9 @@ double share_of_batches(const PipelineBatch& batch, const ParallelizedState& sha
 void require_same_batch(const PipelineBatch& batch, const ParallelizedState& shared) {
   if (!shared.layers || shared.num_steps_to_check == 0) return;
   --shared.num_steps_to_check;
-  std::int64_t digest = batch.num_micro_batches;
-  for (int i = 0; i < batch.num_micro_batches; ++i) {
-    for (const at::Tensor& one : batch.tensors(i)) {
-      if (!one.defined() || one.numel() == 0) continue;
-      const auto of_one = fingerprint_of(one.detach().resolve_conj().contiguous().cpu());
-      digest = static_cast<std::int64_t>(static_cast<std::uint64_t>(digest) * 31 + static_cast<std::uint64_t>(of_one));
-    }
-  }
-  const at::Tensor all = shared.layers->all_gather(at::full({1}, digest, at::kLong));
+  Digest values;
+  for (int i = 0; i < batch.num_micro_batches; ++i) values.add(fingerprint_of(batch.tensors(i)));
+  const at::Tensor all = shared.layers->all_gather(at::full({1}, static_cast<std::int64_t>(values.value()), at::kLong));
   for (std::int64_t rank = 1; rank < all.size(0); ++rank) {
     if (all[rank].item<std::int64_t>() == all[0].item<std::int64_t>()) continue;
     throw ConfigError("ranks " + std::to_string(shared.layers->world_rank_of(0)) + " and " +

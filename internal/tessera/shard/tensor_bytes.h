@@ -4,6 +4,7 @@
 #include <c10/core/Allocator.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace tessera {
 
@@ -15,5 +16,8 @@ c10::DataPtr bytes_of(at::Tensor tensor);
 
 /// A hash of the bytes: with overwhelming probability it differs when a byte does. Requires: contiguous, on the CPU.
 std::uint64_t fingerprint_of(const at::Tensor& tensor);
+
+/// The same of several tensors, wherever their elements lie. Some may be undefined.
+std::uint64_t fingerprint_of(const std::vector<at::Tensor>& tensors);
 
 }  // namespace tessera

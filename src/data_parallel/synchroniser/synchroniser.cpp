@@ -1,3 +1,4 @@
+#include <tessera/core/digest.h>
 #include <tessera/core/error.h>
 #include <tessera/data_parallel/synchroniser.h>
 #include <tessera/shard/state_broadcast.h>
@@ -184,10 +185,9 @@ std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& parameters) {
 
 /// A hash of which parameters are trained, by position, since two parameters may have the same shape.
 std::int64_t fingerprint_of_flags(const std::vector<at::Tensor>& parameters) {
-  constexpr std::uint64_t kPrime = 1099511628211;
-  std::uint64_t print = 14695981039346656037U;
-  for (const auto& parameter : parameters) print = (print ^ (parameter.requires_grad() ? 1U : 2U)) * kPrime;
-  return static_cast<std::int64_t>(print >> 2U);  // so that it can be negated
+  Digest all;
+  for (const auto& parameter : parameters) all.add(std::uint64_t{parameter.requires_grad() ? 1U : 2U});
+  return all.positive();
 }
 
 /// Compares all that must be the same on every rank, in one call.

@@ -220,7 +220,7 @@ void Region::run(const RecordedOperator& op, const std::vector<std::size_t>& num
       error.add_context("while " + call.name() + " of " + name_ + " ran again in backward to save memory");
       throw;
     }
-    if (op.random && op.random->now().hash() != op.random_hash_after) {
+    if (op.random && op.random->now().digest() != op.random_digest_after) {
       throw ConfigError(call.name() + " of " + name_ +
                         " drew other random numbers when it ran again in backward: another thread used LibTorch's "
                         "default generator at the same time. Let one thread at a time use it");

@@ -63,7 +63,7 @@ struct RecordedOperator {
   std::vector<SavedTensor> saved;
   std::shared_ptr<const AutocastState> autocast;
   std::optional<RandomState> random;  ///< before it drew; none: it did not
-  std::size_t random_hash_after = 0;
+  std::uint64_t random_digest_after = 0;
 };
 
 /// Operators that forward has run, some of whose tensors were not kept, and what it takes to run them again.

@@ -126,7 +126,7 @@ bool ThreadRecord::is_taken(const PendingOperator& op, const c10::StorageImpl* m
 
 RecordedOperator ThreadRecord::recorded(PendingOperator& op) {
   RecordedOperator recorded{op.op->handle, std::move(op.arguments), {}, {}, std::move(op.saved), nullptr, op.random, 0};
-  if (op.random) recorded.random_hash_after = op.random->now().hash();
+  if (op.random) recorded.random_digest_after = op.random->now().digest();
   // One object as long as the settings are the same.
   if (AutocastState now = AutocastState::now(); !autocast_ || !(*autocast_ == now)) {
     autocast_ = std::make_shared<const AutocastState>(std::move(now));
