@@ -32,7 +32,8 @@ struct WorldContext {
   std::shared_ptr<Connector> connector;
   bool checked = false;  ///< compare calls between ranks before they are made
   std::unique_ptr<flight::Recorder> recorder = std::make_unique<flight::Recorder>();
-  /// Declared behind what it uses, so destroyed before. Null where ranks are threads or fake, and where start_watch() returns null.
+  /// Declared behind what it uses, so destroyed before. Null where ranks are threads or fake, and where start_watch()
+  /// returns null.
   std::unique_ptr<Watch> watch;
   /// Of calls on devices; made by the first one. As the watch, which it uses.
   std::unique_ptr<DeviceCalls> device_calls;

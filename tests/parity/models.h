@@ -14,7 +14,7 @@ namespace tessera::testing {
 struct ParityModel : torch::nn::Module {
   virtual torch::Tensor forward(const torch::Tensor& input) = 0;
   virtual torch::Tensor input(int step, int part) const = 0;
-  /// The mean over the batch.
+  /// The mean over the batch, where the output is.
   virtual torch::Tensor loss(const torch::Tensor& output, int step, int part) const = 0;
 };
 
@@ -24,9 +24,9 @@ struct ParityModel : torch::nn::Module {
 /// "gpt2", "bert" and "vit" also exist as "gpt2 with dropout".
 std::shared_ptr<ParityModel> make_parity_model(const std::string& name, torch::Dtype dtype);
 
-/// The same with random weights, as models have before they are trained, the smaller the more values an element is made of,
-/// so that rounding does not grow from layer to layer. The formula's smooth ones make matrices
-/// of low rank, and biases near one, so that norms and sums cancel most digits of single precision, in one process too.
+/// The same with random weights, as models have before they are trained, the smaller the more values an element is made
+/// of, so that rounding does not grow from layer to layer. The formula's smooth ones make matrices of low rank, and
+/// biases near one, so that norms and sums cancel most digits of single precision, in one process too.
 std::shared_ptr<ParityModel> make_random_parity_model(const std::string& name, torch::Dtype dtype);
 
 /// sin(number * k + phase) for k = 0, 1, ...: values that differ for every (step, part).

@@ -31,8 +31,8 @@ class Work {
   Work() = default;
   explicit Work(std::shared_ptr<State> state);
 
-  /// Blocks, for tensors of the CPU: until the operation is done. Then completes it (copies a result back into a strided
-  /// tensor, say).
+  /// Blocks, for tensors of the CPU: until the operation is done. Then completes it (copies a result back into a
+  /// strided tensor, say).
   /// Throws CommError naming the operation, the group, the rank and the line that started it.
   void wait();
 
@@ -208,8 +208,8 @@ class Communicator {
 
   /// The last calls of this process in all groups of this world, oldest first (a fixed number of them).
   std::vector<CallRecord> recent_calls() const;
-  /// This group as `c10d::Reducer` and other c10d code takes it, for tensors of the CPU and of this device. Blocks: until
-  /// the group is connected.
+  /// This group as `c10d::Reducer` and other c10d code takes it, for tensors of the CPU and of this device. Blocks:
+  /// until the group is connected.
   c10::intrusive_ptr<c10d::ProcessGroup> process_group(const at::Device& device = at::kCPU) const;
 
  private:

@@ -94,9 +94,9 @@ struct FakeTraffic {
   std::uint64_t num_groups = 0;  ///< groups connected by this rank
 };
 
-/// One rank of a world of any size in which nothing moves: calls return at once, tensors keep their values, new ones have
-/// this rank's piece and zeros, and `fake_traffic` counts what this rank would have sent. For planning and for tests of
-/// scale.
+/// One rank of a world of any size in which nothing moves: calls return at once, tensors keep their values, new ones
+/// have this rank's piece and zeros, and `fake_traffic` counts what this rank would have sent. For planning and for
+/// tests of scale.
 World fake_world(int rank, int size, int ranks_per_node = 8, const WorldOptions& options = {});
 FakeTraffic fake_traffic(const World& world);
 

@@ -28,8 +28,8 @@ struct DeviceGroup {
 
 using DeviceBackend = std::function<c10::intrusive_ptr<c10d::Backend>(const DeviceGroup&)>;
 
-/// What carries tensors on devices of this kind between ranks, in the place of what there was. CUDA's is NCCL, where the
-/// build has it. A call of such a backend returns at once, and `wait()` lets the current stream wait, not the host.
+/// What carries tensors on devices of this kind between ranks, in the place of what there was. CUDA's is NCCL, where
+/// the build has it. A call of such a backend returns at once, and `wait()` lets the current stream wait, not the host.
 void register_device_backend(c10::DeviceType type, DeviceBackend connect);
 
 /// Throws ConfigError where nothing carries them. Collective.

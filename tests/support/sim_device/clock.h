@@ -7,8 +7,8 @@
 
 namespace tessera::testing::sim {
 
-/// How far each stream has come, as a stream or a host thread knows it: a vector clock. A stream's tick is its number of
-/// launches.
+/// How far each stream has come, as a stream or a host thread knows it: a vector clock. A stream's tick is its number
+/// of launches.
 class Clock {
  public:
   std::uint64_t of(std::size_t stream) const { return stream < ticks_.size() ? ticks_[stream] : 0; }

@@ -17,8 +17,8 @@
 // all threads. The functions of pthreads are therefore wrapped: who unlocks a mutex leaves in it what he knows, and who
 // locks it learns that. A definition in the program comes before the C library's for all libraries.
 //
-// A mutex has always what its last owner knew, and who locks it knows that too: so unlocking replaces it. What is known is
-// shared and never changed, and mostly there is nothing new to learn, which two pointers tell.
+// A mutex has always what its last owner knew, and who locks it knows that too: so unlocking replaces it. What is known
+// is shared and never changed, and mostly there is nothing new to learn, which two pointers tell.
 
 namespace tessera::testing::sim {
 namespace {

@@ -25,8 +25,8 @@
 // tensors with the same bytes. A result that the operator makes itself is copied to its place by the kernel.
 //
 // A result given as an out= argument is made anew and copied too: the operator may resize it on its way.
-// Where shapes follow from values the host waits, as on real devices. Numbers that are drawn without looking at a tensor
-// are drawn at the launch, from a generator that is the CPU's, so that they are the same.
+// Where shapes follow from values the host waits, as on real devices. Numbers that are drawn without looking at a
+// tensor are drawn at the launch, from a generator that is the CPU's, so that they are the same.
 
 namespace tessera::testing::sim {
 namespace {

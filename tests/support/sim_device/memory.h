@@ -44,7 +44,8 @@ class Block {
 
   /// Throws Error for an access that nothing puts in order with one that came before: `known` is what the stream knows.
   void add(BlockAccess access, const Clock& known);
-  /// An access by another stream than the block's own, which neither `known` nor record_stream puts before its end; "" for none.
+  /// An access by another stream than the block's own, which neither `known` nor record_stream puts before its end; ""
+  /// for none.
   std::string use_at_end(const Clock& known) const;
   void record(std::size_t stream) { recorded_.insert(stream); }
   const std::set<std::size_t>& recorded() const { return recorded_; }

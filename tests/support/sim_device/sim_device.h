@@ -14,13 +14,15 @@
 #include <string_view>
 #include <vector>
 
-/// An accelerator without hardware, for programs of tests that link this: `c10::DeviceType::PrivateUse1`, by the name "sim".
+/// An accelerator without hardware, for programs of tests that link this: `c10::DeviceType::PrivateUse1`, by the name
+/// "sim".
 ///
 /// - Streams are asynchronous: a worker thread runs what was launched, in order. Kernels are those of the CPU.
-/// - Device memory that the host touches ends the process. So does pinned memory while a copy of it is under way: reading
-///   what is written, writing what is read. Addresses are not used twice, and fresh memory reads as NaN.
-/// - Two accesses to the same bytes, one of them a write, that no event and no wait puts in order are an Error. So is memory
-///   that is freed while another stream may use it. What a destructor finds is thrown by the next launch or wait.
+/// - Device memory that the host touches ends the process. So does pinned memory while a copy of it is under way:
+///   reading what is written, writing what is read. Addresses are not used twice, and fresh memory reads as NaN.
+/// - Two accesses to the same bytes, one of them a write, that no event and no wait puts in order are an Error. So is
+///   memory that is freed while another stream may use it. What a destructor finds is thrown by the next launch or
+///   wait.
 /// - What fails in a kernel is thrown by the next wait of the host, as on real devices.
 /// - Random numbers are those of the CPU's generator with the same seed.
 namespace tessera::testing::sim {
