@@ -1,4 +1,4 @@
 """Pipelines: a step beside PyTorch's with the same schedule, and beside what the schedule and the stages allow."""
 
 TARGETS = ["bench_pipeline", "bench_pipeline_timed", "tessera"]
-PARTS = ["training", "timed"]
+PARTS = ["peers", "limits", "timed"]
