@@ -68,7 +68,9 @@ const CallRecord* current_call(const Snapshot& snapshot) {
   const CallRecord* latest = nullptr;
   for (auto call = snapshot.calls.rbegin(); call != snapshot.calls.rend(); ++call) {
     if (is_waited_in(*call)) return &*call;
-    if (latest == nullptr && call->state != CallState::kStarted) latest = &*call;
+    if (call->state == CallState::kStarted) continue;
+    // A message that is received ahead begins before others that are over sooner.
+    if (latest == nullptr || call->ended_ns > latest->ended_ns) latest = &*call;
   }
   return latest;
 }

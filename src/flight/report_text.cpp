@@ -241,7 +241,9 @@ std::string state_of(const RankStatus& status) {
   if (task) text += " in " + task->what;
   const CallRecord* const call = current_call(*status.snapshot);
   if (call == nullptr) return text;
-  return text + (!is_waited_in(*call) ? ", last call " : task ? ": " : " in ") + to_string(*call);
+  // One that failed is where the rank was when another ended.
+  const bool is_in_it = is_waited_in(*call) || (task && call->state == CallState::kFailed);
+  return text + (!is_in_it ? ", last call " : task ? ": " : " in ") + to_string(*call);
 }
 
 /// Since when it waits in its call, or, if it waits in none, does its task; 0: neither.

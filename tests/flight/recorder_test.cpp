@@ -115,6 +115,22 @@ TEST(Recorder, KnowsTheOldestCallUnderWay) {
   EXPECT_EQ(recorder.oldest_under_way()->sequence, 3U);
 }
 
+/// A rank that waits for a message of one that dies: the message was to be received before the last one was sent.
+TEST(Recorder, KnowsWhichCallEndedLast) {
+  Recorder recorder;
+  const auto group = recorder.add_group("g", {0, 1});
+  CallStart message = start_of(group, 1);
+  message.is_collective = false;
+  const auto received_ahead = recorder.begin(message);
+  message.sequence = 2;
+  const auto sent = recorder.begin(message);
+  recorder.end(sent, false);
+  recorder.set_awaited(received_ahead, false);
+  EXPECT_EQ(current_call(recorder.snapshot())->sequence, 2U);
+  recorder.end(received_ahead, /*failed=*/true);
+  EXPECT_EQ(current_call(recorder.snapshot())->sequence, 1U);
+}
+
 TEST(Recorder, KnowsWhichMessagesAreWaitedFor) {
   Recorder recorder;
   const auto group = recorder.add_group("g", {0, 1});
