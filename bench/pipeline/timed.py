@@ -5,8 +5,10 @@ from harness.outcome import Bar, Outcome, Table, at_most
 
 POINTS = 3.0        # of the simulated makespan, in hundredths
 # Milliseconds of a forward, of the gradient of an input, of those of the weights. With the zero-bubble schedules all
-# ranks work at the same moments: the more of them share a core, the longer they wait for it between two operations.
-UNITS = {2: 20, 4: 20, 8: 40}
+# ranks work at the same moments: the more of them share a core, the longer they wait for it between two operations. And
+# a core that has slept is cold (see tests/pipeline/timed.h).
+UNIT = 40
+SIZES = (2, 4, 8)
 MOST_STEPS = 6      # others use the cores too: the fastest step counts, and there are no more when one is near
 MOST_SECONDS = 20   # of a step: those that work one rank at a time take longer with many ranks
 KINDS = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "round_robin", "sequential"]
@@ -34,11 +36,11 @@ def measure(context):
     context.settle()
     program = context.build / "bench" / "pipeline" / "bench_pipeline_timed"
     answers = {}
-    for size, unit in UNITS.items():
-        with Answering([program, "shm", unit], size) as ranks:
+    for size in SIZES:
+        with Answering([program, "shm", UNIT], size) as ranks:
             for kind in KINDS:
                 for micro_batches in (8, 16, 32):
-                    slow = kind in ONE_AT_A_TIME and 3 * unit / 1000 * size * micro_batches > MOST_SECONDS
+                    slow = kind in ONE_AT_A_TIME and 3 * UNIT / 1000 * size * micro_batches > MOST_SECONDS
                     if not slow:
                         answers[kind, size, micro_batches] = taken(ranks, f"{kind}/{micro_batches}")
             ranks.finish()
@@ -51,9 +53,9 @@ def measure(context):
     bars = [at_most(f"a step beside the simulated makespan, the farthest ({'/'.join(map(str, farthest))}), in %",
                     abs(difference(answers[farthest])), POINTS),
             Bar("schedules with more live activations than the checker says", str(len(above)), "0", not above)]
-    notes = [f"Each stage is a product whose forward and both gradients sleep {UNITS[2]} ms each ({UNITS[8]} ms with 8 "
-             "ranks), on ranks that are processes of one host and talk through shared memory. A step is the whole of "
-             f"`Pipeline::step()` on the slowest rank. The fastest of 2 to {MOST_STEPS} steps.",
+    notes = [f"Each stage is a product whose forward and both gradients sleep {UNIT} ms each, on ranks that are "
+             "processes of one host and talk through shared memory. A step is the whole of `Pipeline::step()` on the "
+             f"slowest rank. The fastest of 2 to {MOST_STEPS} steps.",
              "Live: for each rank, the most factors at once that still wait in memory for the gradient of their weight."]
     columns = ["schedule", "ranks", "micro-batches", "simulated, s", "measured, s", "difference", "live", "checker"]
     samples = [{"kind": kind, "ranks": size, "micro_batches": micro_batches, **one}
