@@ -124,6 +124,10 @@ void require_piece(Call& call, const at::Tensor& whole, const at::Tensor& piece,
 Work Communicator::start_all_reduce(const at::Tensor& tensor, ReduceOp op, bool async, const Where& where) const {
   Call call(group_, "all_reduce", tensor, settings_.timeout, where);
   check_op(call, tensor, op);
+  const bool adds = op == ReduceOp::kSum || op == ReduceOp::kAvg;
+  if (adds && settings_.strategy == CommunicationStrategy::kTree && !tensor.device().is_cpu()) {
+    return add_on_devices(call, tensor, op, async);
+  }
   std::vector<at::Tensor> tensors{in_place(call, tensor)};
   auto options = options_for<c10d::AllreduceOptions>(settings_.timeout, async);
   options.reduceOp = comm::to_c10d(op);
@@ -186,7 +190,11 @@ at::Tensor Communicator::all_reduce_contributions(const std::vector<at::Tensor>&
                  "contributions must be floating-point tensors of one shape and type");
     copies.push_back(contribution.detach().clone(at::MemoryFormat::Contiguous));
   }
-  if (!copies.front().device().is_cpu()) return add_on_devices(call, copies);
+  if (!copies.front().device().is_cpu()) {
+    const at::Tensor sum = add_as_tree(copies);
+    call.result(sum);
+    return add_on_devices(call, sum, ReduceOp::kSum, false).result();
+  }
   for (const at::Tensor& copy : copies) buffers.push_back(comm::buffer_of(copy));
   comm::sum_as_tree(buffers);
   std::vector<at::Tensor> tensors{copies.front()};
@@ -197,15 +205,16 @@ at::Tensor Communicator::all_reduce_contributions(const std::vector<at::Tensor>&
 }
 
 /// Backends of devices add in an order of their own. So each rank gets what every rank has added up, and adds that.
-at::Tensor Communicator::add_on_devices(Call& call, const std::vector<at::Tensor>& copies) const {
-  const at::Tensor result = add_as_tree(copies);
-  at::Tensor sums = at::empty({size() * result.numel()}, result.options());
-  at::Tensor mine = flat(result);
-  call.keep(sums).keep(mine).result(result).then([sums, result, count = size()] {
-    result.copy_(add_as_tree(sums.view({count, -1}).unbind()).view(result.sizes()));
+Work Communicator::add_on_devices(Call& call, const at::Tensor& sum, ReduceOp op, bool async) const {
+  at::Tensor sums = at::empty({size() * sum.numel()}, sum.options());
+  at::Tensor mine = flat(sum.contiguous());
+  call.keep(sums).keep(mine).then([sums, sum, op, count = size()] {
+    const at::NoGradGuard guard;
+    sum.copy_(add_as_tree(sums.view({count, -1}).unbind()).view(sum.sizes()));
+    if (op == ReduceOp::kAvg) at::Tensor(sum).div_(count);
   });
-  const auto options = options_for<c10d::AllgatherOptions>(settings_.timeout, false);
-  return call.start([&] { return route(result)._allgather_base(sums, mine, options); }).result();
+  const auto options = options_for<c10d::AllgatherOptions>(settings_.timeout, async);
+  return call.start([&] { return route(sum)._allgather_base(sums, mine, options); });
 }
 
 // ---- all_gather -----------------------------------------------------------------------------------------------------

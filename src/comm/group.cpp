@@ -127,7 +127,10 @@ c10::intrusive_ptr<c10d::ProcessGroup> Group::process_group(const at::Device& de
   }
   if (!device.is_cpu()) {
     const auto& backend = device_backends_.at(device.type());
-    process_group_->setBackend(device.type(), type_of(*backend), backend);
+    // c10d keeps one backend of each type, and takes the CPU's for this device too if it has the same type.
+    const bool is_of_a_known_type = type_of(*backend) != c10d::ProcessGroup::BackendType::CUSTOM;
+    const auto type = is_of_a_known_type ? type_of(*backend) : c10d::ProcessGroup::BackendType::UCC;
+    process_group_->setBackend(device.type(), type, backend);
   }
   return process_group_;
 }

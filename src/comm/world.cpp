@@ -4,6 +4,7 @@
 #include <tessera/core/error.h>
 
 #include <ATen/ATen.h>
+#include <ATen/DeviceAccelerator.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <algorithm>
@@ -46,6 +47,23 @@ int World::num_nodes() const { return topology().num_nodes(); }
 const Topology& World::topology() const { return state_->context->topology; }
 const std::string& World::launcher() const { return state_->context->launcher; }
 const Communicator& World::comm() const { return state_->comm; }
+
+at::Device World::device() const {
+  const auto type = at::accelerator::getAccelerator();
+  const int num_devices = type ? at::accelerator::deviceCount() : 0;
+  if (num_devices == 0) return at::kCPU;
+  // Processes that see one each see different ones; threads see the same.
+  const bool has_its_own = num_devices == 1 && launcher() != "threads";
+  if (!has_its_own && local_size() > num_devices) {
+    throw ConfigError("the node of rank " + std::to_string(rank()) + " has " + std::to_string(local_size()) +
+                      " ranks, and " + std::to_string(num_devices) + " devices of type " +
+                      c10::DeviceTypeName(*type, /*lower_case=*/true) +
+                      ": start as many ranks as there are devices, or let each rank see one of its own");
+  }
+  const auto index = static_cast<at::DeviceIndex>(has_its_own ? 0 : local_rank());
+  at::accelerator::setDeviceIndex(index);
+  return {*type, index};
+}
 
 std::shared_ptr<comm::WorldContext> comm::make_context(const WorldOptions& options, int rank, int size) {
   WorldOptions::fields().check(options);

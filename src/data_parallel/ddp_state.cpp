@@ -32,7 +32,7 @@ std::vector<std::string> lines_of(const torch::nn::Module& model, const Communic
     resolve(options, comm);
     trained_parameters_of(model);
     refuse_cut_buffers(model);
-    refuse_devices(model);
+    refuse_several_devices(model);
     refuse_renormalising_modules(model);
     if (options.reproducible()) refuse_cut_models(model);
     if (options.reproducible()) refuse_irreproducible_modules(model);
@@ -82,7 +82,7 @@ DdpState::DdpState(std::shared_ptr<torch::nn::Module> model, const Communicator&
       all_parameters_(here(parameters_of(*model_))),
       may_lack_(settings.find_unused_parameters || settings.static_graph || settings.delay_all_reduce) {
   refuse_cut_buffers(*model_);
-  refuse_devices(*model_);
+  refuse_several_devices(*model_);
   refuse_renormalising_modules(*model_);
   if (settings_.reproducible) refuse_cut_models(*model_);
   if (settings_.reproducible) refuse_irreproducible_modules(*model_);
@@ -171,7 +171,7 @@ void DdpState::renew_hooks() {
 }
 
 void DdpState::on_arrival(std::size_t index) {
-  if (passes_->is_foreign(parameters_.tensors[index])) {
+  if (!passes_->is_own_thread()) {
     throw ConfigError("a backward pass of a distributed model runs on another thread than distribute() (rank " +
                       std::to_string(comm_.world_rank()) +
                       "): its gradients would be mixed with that one's. Other threads may evaluate, under NoGradGuard");

@@ -27,20 +27,25 @@ Tensor sum_over_all_but_features(const Tensor& input) {
   return input.sum(dims);
 }
 
-/// Mean, variance and the number of values a feature, over all ranks.
+/// Mean, variance and the number of values a feature, over all ranks. The number is a tensor of double, so that the
+/// host need not wait for a device.
 struct Moments {
   Tensor mean;
   Tensor variance;
-  double count;
+  Tensor count;
 };
+
+double local_count_of(const Tensor& input) {
+  return input.size(1) == 0 ? 0 : static_cast<double>(input.numel()) / static_cast<double>(input.size(1));
+}
 
 Moments moments_of(const Tensor& input, const Communicator& comm) {
   const auto features = input.size(1);
-  const double local_count = features == 0 ? 0 : static_cast<double>(input.numel()) / static_cast<double>(features);
+  const double local_count = local_count_of(input);
   // Two passes, first the mean and then the squares around it: one pass would lose digits where the mean is large.
   const Tensor sums = at::cat({sum_over_all_but_features(input), at::full({1}, local_count, input.options())});
   comm.all_reduce(sums);
-  const double count = sums[features].item<double>();
+  const Tensor count = sums[features].to(torch::kDouble);
   const Tensor mean = sums.narrow(0, 0, features) / count;
   const Tensor squares = sum_over_all_but_features((input - along_features(mean, input)).square());
   comm.all_reduce(squares);
@@ -50,10 +55,9 @@ Moments moments_of(const Tensor& input, const Communicator& comm) {
 class Normalise : public torch::autograd::Function<Normalise> {
  public:
   static variable_list forward(AutogradContext* context, const Tensor& input, const Tensor& mean,
-                               const Tensor& inverse_deviation, double count, const Communicator& comm) {
+                               const Tensor& inverse_deviation, const Tensor& count, const Communicator& comm) {
     const Tensor normalised = (input - along_features(mean, input)) * along_features(inverse_deviation, input);
-    context->save_for_backward({normalised, inverse_deviation});
-    context->saved_data["count"] = count;
+    context->save_for_backward({normalised, inverse_deviation, count});
     const auto holder = std::make_shared<Communicator>(comm);
     context->saved_data["comm"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(holder));
     return {normalised};
@@ -73,7 +77,7 @@ class Normalise : public torch::autograd::Function<Normalise> {
     const Tensor sums =
         at::cat({sum_over_all_but_features(gradient), sum_over_all_but_features(gradient * normalised)});
     comm.all_reduce(sums);
-    const double count = context->saved_data["count"].toDouble();
+    const Tensor& count = saved[2];
     const Tensor mean_gradient = along_features(sums.narrow(0, 0, features) / count, normalised);
     const Tensor mean_product = along_features(sums.narrow(0, features, features) / count, normalised);
     const Tensor input_gradient =
@@ -132,7 +136,8 @@ Tensor SyncBatchNormImpl::forward(const Tensor& input) {
   {
     const torch::NoGradGuard no_grad;
     moments = moments_of(values, comm_);
-    if (moments.count < 2) {
+    // A rank with two values knows that there are enough, and so do all ranks: only with fewer the host must wait.
+    if (local_count_of(values) < 2 && moments.count.item<double>() < 2) {
       throw ConfigError("batch norm in training needs more than one value a feature over all ranks");
     }
     if (is_training() && options.track_running_stats()) track(moments.mean, moments.variance, moments.count);
@@ -144,12 +149,17 @@ Tensor SyncBatchNormImpl::forward(const Tensor& input) {
   return output.to(input.scalar_type());
 }
 
-void SyncBatchNormImpl::track(const Tensor& mean, const Tensor& variance, double count) {
+void SyncBatchNormImpl::track(const Tensor& mean, const Tensor& variance, const Tensor& count) {
   num_batches_tracked.add_(1);
-  const double factor =
-      options.momentum() ? *options.momentum() : 1.0 / static_cast<double>(num_batches_tracked.item<std::int64_t>());
-  running_mean.mul_(1 - factor).add_(mean, factor);
-  running_var.mul_(1 - factor).add_(variance * (count / (count - 1)), factor);
+  const Tensor unbiased = variance * (count / (count - 1));
+  if (options.momentum()) {
+    running_mean.mul_(1 - *options.momentum()).add_(mean, *options.momentum());
+    running_var.mul_(1 - *options.momentum()).add_(unbiased, *options.momentum());
+    return;
+  }
+  const Tensor factor = 1.0 / num_batches_tracked.to(torch::kDouble);
+  running_mean.mul_(1 - factor).add_(mean * factor);
+  running_var.mul_(1 - factor).add_(unbiased * factor);
 }
 
 }  // namespace tessera

@@ -121,6 +121,7 @@ FsdpStatistics FsdpState::statistics() const {
 
 void FsdpState::on_parameter_use(int unit, const intercept::Use& use) {
   Unit& used = *units()[static_cast<std::size_t>(unit)];
+  used.note_use();
   if (!is_own_thread()) {
     use_on_other_thread(used, use);
     return;
@@ -387,7 +388,7 @@ std::shared_ptr<void> FsdpState::on_gradient(const at::Tensor& parameter) {
     Flag busy;
     GradientMemory counted;
   };
-  if (passes_->is_foreign(parameter)) {
+  if (!passes_->is_own_thread()) {
     throw ConfigError("a backward pass of a sharded model runs on another thread than the one that sharded it (rank " +
                       std::to_string(ranks().shards.world_rank()) +
                       "): its gradients would be mixed with that one's. "

@@ -89,8 +89,8 @@ void ModelParts::make_units(const std::vector<UnitPlan>& plans, const FsdpOption
   sources_ = options.flat_sources() ? options.flat_sources()(spec)
                                     : std::make_shared<RankSources>(spec, options.shared_copy());
   // Averages live long. In pages of their own they do not fragment the memory of short-lived buffers.
-  gradient_buffers_.emplace(
-      GradientBuffers{make_flat_buffers(ranks_.shards, largest_gradient, device), BufferPool(own_pages, 0, device)});
+  const BufferPool flat = make_flat_buffers(ranks_.shards, largest_gradient, device);
+  gradient_buffers_.emplace(GradientBuffers{flat, device.is_cpu() ? BufferPool(own_pages, 0) : flat});
   for (const UnitPlan& unit : plans) {
     units_.push_back(std::make_unique<Unit>(unit, static_cast<int>(units_.size()), ranks_,
                                             precision_of(unit.name, options), *sources_, gate_, *gradient_buffers_,

@@ -224,7 +224,7 @@ std::string fault_of_memory(const Parameters& parameters) {
 std::string fault_of(const torch::nn::Module& model, const ModelPlan& plan) {
   try {
     refuse_cut_buffers(model);
-    refuse_devices(model);
+    refuse_several_devices(model);
     refuse_sparse_gradients(model);
     refuse_renormalising_modules(model);
   } catch (const ConfigError& fault) {

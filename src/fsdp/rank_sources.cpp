@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -92,6 +93,16 @@ void SharedCopy::before_write() {
 GatheredCopy::GatheredCopy(Communicator comm, FlatSpec spec, BufferPool buffers)
     : comm_(std::move(comm)), spec_(std::move(spec)), buffers_(std::move(buffers)), arriving_(make_arriving()) {}
 
+GatheredCopy::~GatheredCopy() {
+  // Memory of a device must not be freed before the stream that gathers into it is waited for; the host does not wait.
+  // On the CPU the group keeps the tensors of a gather that nobody waits for.
+  if (spec_.device.is_cpu() || !arriving_.has_bytes() || comm_.size() == 1) return;
+  try {
+    gather_.wait();
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it failed, and nobody asks any more
+  }
+}
+
 HollowStorage GatheredCopy::make_arriving() const {
   return {spec_.partition.num_elements(), spec_.compute_dtype, spec_.device,
           "parameters are on their way to this memory"};
@@ -144,6 +155,16 @@ std::shared_ptr<void> own_pages(std::size_t num_bytes) {
 }
 
 BufferPool make_flat_buffers(const Communicator& comm, std::size_t buffer_bytes, c10::Device device) {
+  if (!device.is_cpu()) {
+    // Of the device's allocator, which keeps what is freed for the same stream: however far the host runs ahead, a
+    // stream needs no more than it would if the host waited for it.
+    const auto take = [device](std::size_t num_bytes) -> std::shared_ptr<void> {
+      auto tensor = std::make_shared<at::Tensor>(
+          at::empty({static_cast<std::int64_t>(num_bytes)}, at::TensorOptions(at::kByte).device(device)));
+      return {tensor, tensor->mutable_data_ptr()};
+    };
+    return BufferPool::that_keeps_nothing(take, device);
+  }
   if (!comm.allocator()) {
     const auto take = [](std::size_t num_bytes) {
       std::shared_ptr<void> block = intercept::large_block(num_bytes);
@@ -160,7 +181,8 @@ BufferPool make_flat_buffers(const Communicator& comm, std::size_t buffer_bytes,
 
 RankSources::RankSources(const FlatSourcesSpec& spec, bool shares)
     : comm_(spec.ranks), buffers_(make_flat_buffers(spec.ranks, spec.buffer_bytes, spec.device)) {
-  if (shares && comm_.size() > 1) fences_ = Fences::make(comm_, spec.num_flat_parameters * SharedCopy::kNumKinds);
+  if (shares && spec.device.is_cpu() && comm_.size() > 1)
+    fences_ = Fences::make(comm_, spec.num_flat_parameters * SharedCopy::kNumKinds);
 }
 
 std::unique_ptr<FlatSource> RankSources::make(const FlatSpec& spec) {

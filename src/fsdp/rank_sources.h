@@ -61,6 +61,7 @@ class SharedCopy : public FlatSource {
 class GatheredCopy : public FlatSource {
  public:
   GatheredCopy(Communicator comm, FlatSpec spec, BufferPool buffers);
+  ~GatheredCopy() override;
 
   at::Tensor make_shard() const override;
   void start(const at::Tensor& shard) override;

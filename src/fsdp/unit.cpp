@@ -122,6 +122,7 @@ Unit::Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecisio
       partition_(layout_.num_elements(), ranks_.shards.size(), elements_of_vector(compute_dtype_)),
       mine_(partition_.of(ranks_.shards.rank())),
       storage_(layout_.num_elements(), compute_dtype_, device_, why_sharded_),
+      stream_uses_(device_),
       gradient_mark_(layout_.num_elements(), compute_dtype_, device_, where_gradients_are(name_)),
       source_(sources.make({number, label_of(name_), partition_, compute_dtype_, dtype_, device_})),
       gate_(std::move(gate)),
@@ -176,6 +177,7 @@ void Unit::finish_gather() {
   state_ = UnitState::kSharded;
   const ThreadGate::Change change(*gate_);
   source_->finish(storage_);
+  stream_uses_.note();
   state_ = UnitState::kGathered;
 }
 
@@ -186,6 +188,7 @@ void Unit::release(bool keep_bytes) {
   state_ = UnitState::kSharded;
   seal_.reset();
   const ThreadGate::Change change(*gate_);
+  stream_uses_.join();
   source_->release(storage_, keep_bytes, why_sharded_);
 }
 
@@ -304,6 +307,7 @@ void Unit::explain(const std::string& why) {
   const ThreadGate::Change change(*gate_);
   is_written_ = false;
   seal_.reset();
+  stream_uses_.join();
   if (state_ == UnitState::kGathered && !is_whole()) source_->release(storage_, /*keep_bytes=*/false, why);
   if (storage_.has_bytes()) storage_.take(why);
   storage_.explain(why);
@@ -366,6 +370,8 @@ void Unit::take_gradient(std::size_t index, const at::Tensor& whole_gradient) {
 }
 
 at::Tensor Unit::memory_for_average() {
+  // The program may use it on any stream: record_stream() works on memory of the device's own allocator.
+  if (!device_.is_cpu()) return at::empty({mine_.size}, at::TensorOptions(gradient_dtype_).device(device_));
   const auto is_free = [&] {
     // The only reference to both the tensor and its storage: so no view of it is held either.
     return kept_.defined() && kept_.use_count() == 1 && kept_.storage().use_count() == 1;

@@ -5,6 +5,7 @@
 #include <tessera/shard/flat_layout.h>
 #include <tessera/shard/flat_source.h>
 #include <tessera/shard/hollow_storage.h>
+#include <tessera/shard/stream_order.h>
 #include <tessera/shard/tensor_slice.h>
 
 #include <functional>
@@ -86,6 +87,8 @@ class Unit {
   /// Releases the bytes, or keeps them aside until the unit is gathered again. Waits for a gather under way. Does
   /// nothing for a unit in shards.
   void release(bool keep_bytes);
+  /// A kernel is about to use the parameters.
+  void note_use() { stream_uses_.note(); }
   /// Called before the shard is written to. Blocks: until no rank reads the memory that would change.
   void before_write() { source_->before_write(); }
   void after_write() { source_->after_write(); }
@@ -174,10 +177,11 @@ class Unit {
   Partition partition_;
   Range mine_;
   HollowStorage storage_;
+  StreamUses stream_uses_;
   HollowStorage gradient_mark_;
-  std::unique_ptr<FlatSource> source_;
-  std::shared_ptr<ThreadGate> gate_;
   at::Tensor shard_;
+  std::unique_ptr<FlatSource> source_;  // behind the shard, which it may still read: destroyed before it
+  std::shared_ptr<ThreadGate> gate_;
   std::vector<TensorSlice> trained_slices_;
   UnitState state_ = UnitState::kSharded;
   bool is_written_ = false;

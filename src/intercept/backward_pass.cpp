@@ -19,6 +19,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "intercept/engine_front.h"
+
 namespace tessera::intercept {
 namespace {
 
@@ -284,7 +286,13 @@ struct PassTracker::Token {
 };
 
 PassTracker::PassTracker(std::weak_ptr<PassListener> listener)
-    : listener_(std::move(listener)), thread_(std::this_thread::get_id()) {}
+    : listener_(std::move(listener)), thread_(std::this_thread::get_id()) {
+  EngineFront::install();  // which notes who calls: see Note [Threads of a pass]
+}
+
+bool PassTracker::is_own_thread() const {
+  return std::this_thread::get_id() == thread_ || (in_backward() && thread_of_program() == thread_);
+}
 
 bool PassTracker::is_in_pass() const { return phase_ == Phase::kBackward && backward_number() == pass_; }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "intercept/acting/bridge.h"
+#include "intercept/pass_caller.h"
 
 namespace tessera::intercept {
 namespace {
@@ -78,6 +79,7 @@ torch::autograd::variable_list EngineFront::execute(const torch::autograd::edge_
                                                     bool create_graph, bool accumulate_grad,
                                                     const torch::autograd::edge_list& outputs) {
   if (why_no_backward) throw ConfigError(*why_no_backward);
+  const PassCaller caller;
   const OutputEdges edges(outputs);
   return edges.outer_gradients(
       behind().execute(roots, inputs, keep_graph, create_graph, accumulate_grad, edges.inner()));

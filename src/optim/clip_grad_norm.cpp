@@ -52,8 +52,8 @@ double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm
     }
     if (!parameter.grad().defined()) continue;
     gradients.push_back(parameter.grad());
-    squares.add_squares(gradients.back());
   }
+  squares.add_squares(gradients);
   return clip(gradients, squares, max_norm);
 }
 
@@ -68,12 +68,14 @@ double optim::clip_together(const std::vector<ParallelModel>& models, double max
     shard::require_no_promise(model.parameters(), "clip_grad_norm()");
     model.model_state()->settle_gradients();
     const std::vector<ModelAxis> axes = model.axes();
-    ExactSum of_model;
+    std::vector<at::Tensor> counted;
     for (const TrainedTensor& trained : model.trained()) {
       if (!trained.tensor.grad().defined()) continue;
       gradients.push_back(trained.tensor.grad());
-      if (counts_here(trained, axes)) of_model.add_squares(intercept::held_part(gradients.back()));
+      if (counts_here(trained, axes)) counted.push_back(intercept::held_part(gradients.back()));
     }
+    ExactSum of_model;
+    of_model.add_squares(counted);
     for (const ModelAxis& axis : axes) {
       if (axis.divides) of_model.all_reduce(axis.comm);
     }

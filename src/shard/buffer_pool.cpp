@@ -1,6 +1,7 @@
 #include <tessera/core/error.h>
 #include <tessera/shard/buffer_pool.h>
 #include <tessera/shard/hollow_storage.h>
+#include <tessera/shard/stream_order.h>
 
 #include <ATen/ATen.h>
 #include <c10/core/DispatchKeySet.h>
@@ -8,8 +9,10 @@
 #include <c10/core/TensorImpl.h>
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <sys/mman.h>
 #include <utility>
@@ -78,6 +81,7 @@ c10::DataPtr BufferPool::lend(std::size_t num_bytes) {
     std::shared_ptr<void> buffer;
     std::size_t buffer_bytes;
     std::size_t num_bytes;
+    std::optional<c10::Stream> stream;
   };
   const std::size_t size = std::max<std::size_t>(buffer_bytes_ > 0 ? buffer_bytes_ : num_bytes, 1);
   if (num_bytes > size) throw InternalError("a unit is larger than the buffers for units");
@@ -86,9 +90,14 @@ c10::DataPtr BufferPool::lend(std::size_t num_bytes) {
   if (is_new) buffer = allocate_(size);
   state_->count_lent(num_bytes, is_new ? size : 0);
   void* const bytes = buffer.get();
-  auto loan = std::make_unique<Loan>(Loan{state_, std::move(buffer), size, num_bytes});
+  auto loan = std::make_unique<Loan>(Loan{state_, std::move(buffer), size, num_bytes, current_stream(device_)});
   const auto give_back = [](void* context) {
     const std::unique_ptr<Loan> ended(static_cast<Loan*>(context));
+    try {
+      // See Note [Memory that is lent on a device].
+      if (ended->stream) order_streams(*current_stream(ended->stream->device()), *ended->stream);
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): a device that failed tells the next call
+    }
     ended->pool->give_back(std::move(ended->buffer), ended->buffer_bytes, ended->num_bytes);
   };
   return {bytes, loan.release(), give_back, device_};

@@ -26,6 +26,7 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -73,12 +74,23 @@ void refuse_cut_models(const torch::nn::Module& model) {
   }
 }
 
-void refuse_devices(const torch::nn::Module& model) {
-  const NamedTensors state = state_of(model);
+void refuse_several_devices(const torch::nn::Module& model) {
+  const NamedTensors state = here(state_of(model));
   for (std::size_t i = 0; i < state.tensors.size(); ++i) {
-    if (state.tensors[i].is_cpu()) continue;
-    throw ConfigError(state.names[i] + " is on " + state.tensors[i].device().str() +
-                      ": models on devices are not shared between ranks yet. Move the model to the CPU first");
+    if (!state.tensors[i].is_meta()) continue;
+    throw ConfigError(state.names[i] +
+                      " is on meta, where tensors have no values that ranks could share: build the model on the CPU or "
+                      "on this rank's device, with DeferredInit if it is large");
+  }
+  const NamedTensors parameters = here(parameters_of(model));
+  for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
+    const at::Tensor& first = parameters.tensors.front();
+    const at::Tensor& one = parameters.tensors[i];
+    if (one.device() == first.device()) continue;
+    throw ConfigError(parameters.names[i] + " is on " + one.device().str() + ", " + parameters.names.front() + " on " +
+                      first.device().str() +
+                      ": a rank trains its copy of the model on one device. Move the model to that, as with "
+                      "model->to(device)");
   }
 }
 
@@ -95,19 +107,21 @@ void refuse_renormalising_modules(const torch::nn::Module& model) {
 at::Tensor tensor_on(c10::DataPtr bytes, std::int64_t num_elements, at::ScalarType dtype) {
   const c10::InferenceMode ordinary(false);
   const auto num_bytes = static_cast<std::size_t>(num_elements) * c10::elementSize(dtype);
+  const auto options = at::TensorOptions(dtype).device(bytes.device());
   const c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), num_bytes,
                                                                    std::move(bytes), nullptr, false));
-  return at::empty({0}, at::TensorOptions(dtype)).set_(storage, 0, {num_elements}, {1});
+  return at::empty({0}, options).set_(storage, 0, {num_elements}, {1});
 }
 
 c10::DataPtr bytes_of(at::Tensor tensor) {
+  const c10::Device device = tensor.device();
   auto kept = std::make_unique<at::Tensor>(std::move(tensor));
   void* const bytes = kept->mutable_data_ptr();
-  return {bytes, kept.release(), [](void* context) { delete static_cast<at::Tensor*>(context); },
-          c10::Device(c10::kCPU)};
+  return {bytes, kept.release(), [](void* context) { delete static_cast<at::Tensor*>(context); }, device};
 }
 
 std::uint64_t fingerprint_of(const at::Tensor& tensor) {
+  if (!tensor.is_cpu()) return fingerprint_of(tensor.cpu());
   // Several independent sums: a single one would wait for the previous multiplication at every word.
   constexpr std::size_t kParts = 8;
   constexpr std::uint64_t kFactor = 0x9e3779b97f4a7c15U;
@@ -224,9 +238,24 @@ void ExactSum::settle_carries() {
   }
 }
 
-void ExactSum::add_squares(const at::Tensor& values) {
+void ExactSum::add_squares(const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
-  at::Tensor numbers = values.detach().to(at::kCPU);
+  std::map<std::string, std::vector<at::Tensor>> norms;  // by device
+  for (const at::Tensor& values : tensors) {
+    if (values.is_cpu()) {
+      add_squares_on_cpu(values);
+    } else {
+      norms[values.device().str()].push_back(
+          at::linalg_vector_norm(values.detach(), 2, std::nullopt, false, at::kDouble));
+    }
+  }
+  for (const auto& [device, of_device] : norms) {
+    add_squares_on_cpu(at::stack(of_device).cpu());
+  }
+}
+
+void ExactSum::add_squares_on_cpu(const at::Tensor& values) {
+  at::Tensor numbers = values.is_complex() ? at::view_as_real(values.detach().resolve_conj()) : values.detach();
   if (numbers.scalar_type() != at::kDouble) numbers = numbers.to(at::kFloat);
   numbers = numbers.contiguous();
   std::mutex mutex;

@@ -121,8 +121,8 @@ DeviceMesh mesh_of(const World& world, const ParallelizeOptions& options) {
 at::Device device_of(const World& world, const std::vector<std::int64_t>& ids) {
   const auto accelerator = at::getAccelerator(false);
   if (!accelerator) return at::kCPU;
-  const std::int64_t id = ids.empty() ? world.local_rank() : ids[static_cast<std::size_t>(world.local_rank())];
-  return {*accelerator, static_cast<c10::DeviceIndex>(id)};
+  if (ids.empty()) return world.device();
+  return {*accelerator, static_cast<c10::DeviceIndex>(ids[static_cast<std::size_t>(world.local_rank())])};
 }
 
 }  // namespace

@@ -1,11 +1,6 @@
-#include <tessera/comm/device_backends.h>
 #include <tessera/comm/world.h>
 #include <tessera/core/error.h>
 
-#include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/torch.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,10 +8,9 @@
 #include <chrono>
 #include <thread>
 
+#include "device/on_devices.h"
 #include "support/error_message.h"
 #include "support/require.h"
-#include "support/sim_device/sim_backend.h"
-#include "support/sim_device/sim_device.h"
 
 // A communicator on devices: what is on the CPU goes as ever, what is on a device by the device's backend.
 
@@ -26,32 +20,12 @@ namespace {
 using at::Tensor;
 using namespace std::chrono_literals;  // NOLINT
 
-const bool kIsRegistered = [] {
-  comm::register_device_backend(
-      sim::kSim, [](const comm::DeviceGroup& group) { return sim::make_sim_backend(group.connect_cpu()); });
-  return true;
-}();
-
-class DeviceCommunicator : public ::testing::Test {
- protected:
-  ~DeviceCommunicator() override {
-    sim::settings() = sim::Settings();
-    try {
-      sim::synchronise();
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): a test of failures has seen it
-    }
-  }
-};
+using DeviceCommunicator = DeviceTest;
 
 void on_ranks(int num_ranks, const std::function<void(const Communicator&, const at::TensorOptions&)>& run,
               const WorldOptions& options = {}) {
-  run_threads(
-      num_ranks,
-      [&](const World& world) {
-        const c10::DeviceGuard guard(sim::device(world.rank()));
-        run(world.comm(), torch::TensorOptions(sim::device(world.rank())));
-        sim::synchronise();
-      },
+  on_devices(
+      num_ranks, [&](const World& world, const at::Device& device) { run(world.comm(), at::TensorOptions(device)); },
       options);
 }
 
@@ -101,6 +75,10 @@ TEST_F(DeviceCommunicator, AddsContributionsAlongATreeOfAnyNumberOfRanks) {
       for (int i = 0; i < 4 / num_ranks; ++i) mine.push_back(all[comm.rank() * 4 / num_ranks + i].to(on.device()));
       const Tensor found = comm.all_reduce_contributions(mine).cpu();
       if (comm.rank() == 0) sum = found;
+      if (num_ranks < 4) return;
+      Tensor along_tree = mine.front().clone().view({10, 10}).t();
+      comm.with_strategy(CommunicationStrategy::kTree).all_reduce(along_tree);
+      require(torch::equal(along_tree.t().reshape(100).cpu(), found), "one contribution of each rank");
     });
     sums.push_back(sum);
   }
@@ -169,6 +147,17 @@ TEST_F(DeviceCommunicator, TellsOfACallThatIsNotDoneInTime) {
   };
   expect_parts(message_of<CommError>(wait_for_nobody),
                {"all_reduce #1 of group world, called on rank 0 of 2 at ", "not done ", " after 500 ms"});
+}
+
+TEST_F(DeviceCommunicator, GivesEachRankADeviceOfItsOwn) {
+  run_threads(3, [](const World& world) {
+    require(world.device() == sim::device(world.rank()), "the device of its place on the node");
+    const Tensor plain = torch::ones({2}, torch::Device(sim::kSim));
+    require_equal(static_cast<int>(plain.device().index()), world.rank(), "and where tensors lie by default");
+  });
+  sim::settings().num_devices = 2;
+  const auto too_many = [] { run_threads(3, [](const World& world) { world.device(); }); };
+  expect_parts(message_of<ConfigError>(too_many), {"has 3 ranks, and 2 devices of type", "start as many ranks"});
 }
 
 TEST_F(DeviceCommunicator, RefusesDevicesThatNothingCarries) {

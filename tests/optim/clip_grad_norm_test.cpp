@@ -33,6 +33,14 @@ TEST(ClipGradNorm, ScalesDownToTheNorm) {
   EXPECT_NEAR(clip_grad_norm(parameters, 1e9), 2.0, 1e-9);
 }
 
+TEST(ClipGradNorm, CountsBothPartsOfComplexGradients) {
+  const at::Tensor real = waves({6}).to(at::kFloat);
+  const at::Tensor parameter = with_gradient(at::complex(real, real * 2));
+  const double expected = std::sqrt(5.0) * real.to(at::kDouble).norm().item<double>();
+  EXPECT_NEAR(clip_grad_norm({parameter}, expected / 2), expected, 1e-6 * expected);
+  EXPECT_TRUE(at::allclose(at::imag(parameter.grad()), real, 1e-6, 0));
+}
+
 TEST(ClipGradNorm, RefusesPartsOfParameters) {
   const at::Tensor parameter = at::ones({4}).set_requires_grad(true);
   parameter.mutable_grad() = at::ones({4});

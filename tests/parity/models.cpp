@@ -30,7 +30,7 @@ struct Gpt : ParityModel {
         norm(register_module("norm", nn::LayerNorm(nn::LayerNormOptions({GptBlock::kWidth})))) {}
 
   torch::Tensor forward(const torch::Tensor& input) override {
-    const auto x = tokens(input) + places(torch::arange(kLength)).unsqueeze(1);
+    const auto x = tokens(input) + places(torch::arange(kLength, input.device())).unsqueeze(1);
     // The head is the embedding: one parameter in two places.
     return torch::matmul(norm(run_blocks(x)), tokens->weight.t());
   }
@@ -40,7 +40,7 @@ struct Gpt : ParityModel {
   }
   torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
     return functional::cross_entropy(output.reshape({-1, kVocabulary}),
-                                     classes(step + 1, part, kLength * kBatch, kVocabulary));
+                                     classes(step + 1, part, kLength * kBatch, kVocabulary).to(output.device()));
   }
 
   static constexpr int kVocabulary = 11;
@@ -79,7 +79,7 @@ struct Conv : ParityModel {
     return formula({kBatch, 2, 6, 6}, 3 * step + part, head->weight.scalar_type());
   }
   torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
-    return functional::cross_entropy(output, classes(step, part, kBatch, 3));
+    return functional::cross_entropy(output, classes(step, part, kBatch, 3).to(output.device()));
   }
 
   nn::Conv2d first;
@@ -99,7 +99,7 @@ struct Lstm : ParityModel {
     return formula({kBatch, 5, 3}, 2 * step + part, head->weight.scalar_type());
   }
   torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
-    return (output - formula({kBatch, 2}, step + 2 * part, output.scalar_type())).square().mean();
+    return (output - formula({kBatch, 2}, step + 2 * part, output.scalar_type()).to(output.device())).square().mean();
   }
 
   nn::LSTM cells;

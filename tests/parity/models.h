@@ -18,6 +18,11 @@ struct ParityModel : torch::nn::Module {
   virtual torch::Tensor loss(const torch::Tensor& output, int step, int part) const = 0;
 };
 
+/// Each rank has one of its own, where there are several.
+inline torch::Device device_of(torch::DeviceType type, int rank) {
+  return {type, static_cast<torch::DeviceIndex>(type == torch::kCPU ? -1 : rank)};
+}
+
 /// "gpt", "conv" (with BatchNorm), "lstm", "transformer", "attention", "sequential", "gpt2" (the library's own),
 /// "bert", "vit", "resnet", "unet" (with skips over all that lies below a level) and "function" (with a
 /// torch::autograd::Function). "recomputed gpt" is the first one with checkpoints, one of them nested. "transformer",

@@ -26,7 +26,9 @@ struct WholeTransformer : ParityModel {
     return formula({3, kSmallBatch, kWidth}, 2 * step + part, parameters().front().scalar_type());
   }
   torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
-    return (output - formula({2, kSmallBatch, kWidth}, step + 3 * part, output.scalar_type())).square().mean();
+    return (output - formula({2, kSmallBatch, kWidth}, step + 3 * part, output.scalar_type()).to(output.device()))
+        .square()
+        .mean();
   }
 
   static constexpr int kWidth = 8;
@@ -51,8 +53,8 @@ struct Bert : ParityModel {
         head(register_module("head", nn::Linear(kWidth, 3))) {}
 
   torch::Tensor forward(const torch::Tensor& input) override {
-    const auto segment = torch::arange(kLength).ge(2).to(torch::kLong);
-    const auto place = places(torch::arange(kLength)) + segments(segment);
+    const auto segment = torch::arange(kLength, input.device()).ge(2).to(torch::kLong);
+    const auto place = places(torch::arange(kLength, input.device())) + segments(segment);
     const auto x = dropout_layer(norm(tokens(input) + place.unsqueeze(1)));
     const auto hidden = layers(x);
     return head(torch::tanh(pooler(hidden.select(0, 0))));
@@ -61,7 +63,7 @@ struct Bert : ParityModel {
     return classes(step, part, kLength * kSmallBatch, kVocabulary).view({kLength, kSmallBatch});
   }
   torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
-    return functional::cross_entropy(output, classes(step, part, kSmallBatch, 3));
+    return functional::cross_entropy(output, classes(step, part, kSmallBatch, 3).to(output.device()));
   }
 
   static constexpr int kVocabulary = 17;
@@ -101,7 +103,7 @@ struct VisionTransformer : ParityModel {
     return formula({kSmallBatch, 2, 4, 4}, 3 * step + part, head->weight.scalar_type());
   }
   torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
-    return functional::cross_entropy(output, classes(step, part, kSmallBatch, 5));
+    return functional::cross_entropy(output, classes(step, part, kSmallBatch, 5).to(output.device()));
   }
 
   static constexpr int kWidth = 12;
@@ -152,7 +154,7 @@ struct ResidualNet : ParityModel {
     return formula({kSmallBatch, 2, 6, 6}, 3 * step + part, head->weight.scalar_type());
   }
   torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
-    return functional::cross_entropy(output, classes(step, part, kSmallBatch, 3));
+    return functional::cross_entropy(output, classes(step, part, kSmallBatch, 3).to(output.device()));
   }
 
   static constexpr int kChannels = 6;
@@ -175,7 +177,9 @@ struct Attention : ParityModel {
     return formula({3, kSmallBatch, 8}, 2 * step + part, attention->out_proj->weight.scalar_type());
   }
   torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
-    return (output - formula({3, kSmallBatch, 8}, step + 3 * part, output.scalar_type())).square().mean();
+    return (output - formula({3, kSmallBatch, 8}, step + 3 * part, output.scalar_type()).to(output.device()))
+        .square()
+        .mean();
   }
 
   nn::MultiheadAttention attention;
@@ -192,7 +196,7 @@ struct Chain : ParityModel {
     return formula({kSmallBatch, 6}, 3 * step + part, parameters().front().scalar_type());
   }
   torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
-    return functional::cross_entropy(output, classes(step, part, kSmallBatch, 3));
+    return functional::cross_entropy(output, classes(step, part, kSmallBatch, 3).to(output.device()));
   }
 
   nn::Sequential layers;
@@ -248,7 +252,10 @@ struct UNet : ParityModel {
     return formula({2, 2, kLength, kLength}, 3 * step + part, stem->weight.scalar_type());
   }
   torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
-    return (output - formula({2, kResults, kLength, kLength}, step + 2 * part, output.scalar_type())).square().mean();
+    return (output -
+            formula({2, kResults, kLength, kLength}, step + 2 * part, output.scalar_type()).to(output.device()))
+        .square()
+        .mean();
   }
 
   static constexpr std::int64_t kChannels = 4;
@@ -280,7 +287,7 @@ struct LibraryGpt2 : ParityModel {
   }
   torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
     return functional::cross_entropy(output.reshape({-1, kVocabulary}),
-                                     classes(step + 1, part, kLength * kSmallBatch, kVocabulary));
+                                     classes(step + 1, part, kLength * kSmallBatch, kVocabulary).to(output.device()));
   }
 
   static constexpr int kVocabulary = 13;
@@ -318,7 +325,9 @@ struct WithFunction : ParityModel {
     return formula({kSmallBatch, 6}, 3 * step + part, second.scalar_type());
   }
   torch::Tensor loss(const torch::Tensor& output, int step, int part) const override {
-    return (output - formula({kSmallBatch, 2}, step + 2 * part, output.scalar_type())).square().mean();
+    return (output - formula({kSmallBatch, 2}, step + 2 * part, output.scalar_type()).to(output.device()))
+        .square()
+        .mean();
   }
 
   nn::Linear first;

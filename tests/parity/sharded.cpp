@@ -59,6 +59,8 @@ const std::vector<std::string>& sharded_variants() {
 
 State train_sharded(const ParityCase& parity, const std::string& variant, const Communicator& comm) {
   const auto model = make_parity_model(parity.model, parity.dtype);
+  const auto device = device_of(parity.device_type, comm.rank());
+  model->to(device);
   if (comm.rank() > 0) {
     // What rank 0 broadcasts at the start must replace this.
     const torch::NoGradGuard no_grad;
@@ -66,12 +68,13 @@ State train_sharded(const ParityCase& parity, const std::string& variant, const 
   }
   const ShardedModel sharded = shard_variant(model, variant, comm);
   const auto optimizer = make_optimizer(parity.optimizer, sharded);
-  for (int step = 0; step < kNumSteps; ++step) {
+  for (int step = 0; step < parity.num_steps; ++step) {
     optimizer->zero_grad();
     for (int micro = 0; micro < parity.micro_batches; ++micro) {
       const int part = comm.rank() * parity.micro_batches + micro;
       const auto backward = [&] {
-        (model->loss(model->forward(model->input(step, part)), step, part) / parity.micro_batches).backward();
+        const auto output = model->forward(model->input(step, part).to(device));
+        (model->loss(output, step, part) / parity.micro_batches).backward();
       };
       // Every other step averages each micro-batch by itself, which gives the same.
       if (micro + 1 < parity.micro_batches && step % 2 == 0) {
@@ -86,7 +89,7 @@ State train_sharded(const ParityCase& parity, const std::string& variant, const 
   State state;
   for (const auto& [name, value] : sharded.full_state_dict()) {
     const bool is_buffer = model->named_buffers().contains(name);
-    state[is_buffer ? "buffer " + name : name] = value;
+    state[is_buffer ? "buffer " + name : name] = value.cpu();
   }
   return state;
 }

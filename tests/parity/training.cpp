@@ -59,7 +59,7 @@ void run_step(ParityModel& model, const ParityCase& parity, int step, int rank, 
   for (int micro = 0; micro < parity.micro_batches; ++micro) {
     const int part = rank * parity.micro_batches + micro;
     const auto backward = [&] {
-      auto loss = model.loss(forward(model.input(step, part)), step, part);
+      auto loss = model.loss(forward(model.input(step, part).to(device_of(parity.device_type, rank))), step, part);
       // Reproducible mode averages over the micro-batches itself.
       (accumulates_itself ? loss : loss / parity.micro_batches).backward();
     };
@@ -84,8 +84,9 @@ std::string ParityCase::text() const {
 
 State state_of(const torch::nn::Module& model) {
   State state;
-  for (const auto& entry : model.named_parameters()) state[entry.key()] = entry.value().detach().clone();
-  for (const auto& entry : model.named_buffers()) state["buffer " + entry.key()] = entry.value().clone();
+  const auto copy = [](const torch::Tensor& tensor) { return tensor.detach().to(torch::kCPU, false, /*copy=*/true); };
+  for (const auto& entry : model.named_parameters()) state[entry.key()] = copy(entry.value());
+  for (const auto& entry : model.named_buffers()) state["buffer " + entry.key()] = copy(entry.value());
   return state;
 }
 
@@ -93,7 +94,7 @@ State train_alone(const ParityCase& parity) {
   const auto model = make_parity_model(parity.model, parity.dtype);
   const auto optimizer = make_optimizer(parity.optimizer, *model);
   const int num_parts = parity.num_ranks * parity.micro_batches;
-  for (int step = 0; step < kNumSteps; ++step) {
+  for (int step = 0; step < parity.num_steps; ++step) {
     optimizer->zero_grad();
     std::unique_ptr<KeptBuffers> of_rank_0;
     for (int part = 0; part < num_parts; ++part) {
@@ -115,6 +116,7 @@ const std::vector<std::string>& parity_variants() {
 
 State train_distributed(const ParityCase& parity, const std::string& variant, const Communicator& comm) {
   const auto model = make_parity_model(parity.model, parity.dtype);
+  model->to(device_of(parity.device_type, comm.rank()));
   if (variant != "no init" && comm.rank() > 0) {
     // What rank 0 broadcasts at the start must replace this.
     const torch::NoGradGuard no_grad;
@@ -125,7 +127,7 @@ State train_distributed(const ParityCase& parity, const std::string& variant, co
   if (variant == "wrapper") wrapper = std::make_unique<DistributedDataParallel<ParityModel>>(model, comm, options);
   const DistributedModel handle = wrapper ? wrapper->handle() : distribute(model, comm, options);
   const auto optimizer = make_optimizer(parity.optimizer, *model);
-  for (int step = 0; step < kNumSteps; ++step) {
+  for (int step = 0; step < parity.num_steps; ++step) {
     optimizer->zero_grad();
     if ((variant == "other buckets" || variant == "divided hook") && step == 5) handle.set_bucket_bytes(600);
     const auto forward = [&](const torch::Tensor& input) {

@@ -21,6 +21,8 @@ struct ParityCase {
   torch::Dtype dtype = torch::kDouble;
   int num_ranks = 2;
   int micro_batches = 1;  ///< of each rank in a step
+  torch::DeviceType device_type = torch::kCPU;
+  int num_steps = kNumSteps;
 
   /// Relative to a tensor's largest value.
   double tolerance() const { return dtype == torch::kDouble ? 1e-10 : 1e-5; }
@@ -28,7 +30,7 @@ struct ParityCase {
 };
 
 using State = std::map<std::string, torch::Tensor>;
-/// Parameters and buffers, copied.
+/// Parameters and buffers, copied to the CPU.
 State state_of(const torch::nn::Module& model);
 
 /// What one process gets that adds up the gradients of the same micro-batches.

@@ -39,10 +39,14 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const PipelineCase& trai
   return std::make_unique<torch::optim::SGD>(std::move(of), torch::optim::SGDOptions(5e-2).momentum(0.9));
 }
 
+at::Tensor input_of(ParityModel& model, int step, int micro_batch) {
+  return model.input(step, micro_batch).to(model.parameters().front().device());
+}
+
 at::Tensor loss_of(const PipelineCase& training, ParityModel& model, int step, int micro_batch) {
   std::optional<Autocast> autocast;
   if (training.uses_autocast) autocast.emplace(at::kBFloat16);
-  return model.loss(model.forward(model.input(step, micro_batch)), step, micro_batch);
+  return model.loss(model.forward(input_of(model, step, micro_batch)), step, micro_batch);
 }
 
 /// How one training goes.
@@ -59,7 +63,7 @@ Values train(const PipelineCase& training, std::vector<at::Tensor> parameters, c
     optimizer->zero_grad();
     const auto [loss, norm] = ways.step(step);
     const std::string at_step = " in step " + std::to_string(step);
-    values["loss" + at_step] = loss.clone();
+    values["loss" + at_step] = loss.clone().cpu();
     values["norm" + at_step] = torch::tensor(norm, torch::kDouble);
     ways.note_gradients(at_step);
     optimizer->step();
@@ -112,7 +116,7 @@ std::pair<at::Tensor, double> run_step(const PipelineCase& training, ParityModel
   PipelineBatch batch;
   batch.num_micro_batches = training.num_micro_batches / training.dp;
   batch.loss = [&, step](int i) { return loss_of(training, model, step, first + i); };
-  batch.tensors = [&, step](int i) { return std::vector{model.input(step, first + i)}; };
+  batch.tensors = [&, step](int i) { return std::vector{input_of(model, step, first + i)}; };
   batch.weights.assign(static_cast<std::size_t>(batch.num_micro_batches), 1);
   const at::Tensor loss = pipe.run(batch, true);
   return {loss, clip_grad_norm(pipe, kMaxNorm)};
@@ -155,8 +159,8 @@ void note_parts(const ParallelModel& model, const std::string& at_step, std::vec
     const at::Tensor held = intercept::held_part(trained.tensor.grad()).detach().flatten();
     for (const ParameterPart& part : trained.parts) {
       if (part.held.size == 0) continue;
-      parts.push_back(
-          {"gradient of " + part.name + at_step, part.slice, held.narrow(0, part.held.start, part.held.size).clone()});
+      parts.push_back({"gradient of " + part.name + at_step, part.slice,
+                       held.narrow(0, part.held.start, part.held.size).to(at::kCPU, false, /*copy=*/true)});
     }
   }
 }
@@ -167,6 +171,7 @@ LayoutValues train_in_layout(const PipelineCase& training, const World& world) {
   const DeviceMesh mesh(world,
                         {{"dp", training.dp}, {"tp", training.tp}, {"pp", world.size() / training.dp / training.tp}});
   const auto model = make_random_parity_model(training.model, training.dtype);
+  model->to(device_of(training.device_type, world.rank()));
   std::optional<TensorParallelModel> cut;
   if (training.tp > 1) cut = tensor_parallel(model, mesh["tp"], plan_for(training.model));
   const Pipeline pipe = pipeline(model, mesh["pp"], options_of(training));
@@ -182,7 +187,7 @@ LayoutValues train_in_layout(const PipelineCase& training, const World& world) {
     value /= training.dp;
   }
   const auto whole = pipe.gather();
-  for (const auto& item : model->named_parameters()) found.whole[item.key()] = whole_copy(item.value());
+  for (const auto& item : model->named_parameters()) found.whole[item.key()] = whole_copy(item.value()).cpu();
   return found;
 }
 

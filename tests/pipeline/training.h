@@ -25,8 +25,9 @@ struct PipelineCase {
   bool uses_autocast = false;  ///< to bfloat16
   int num_steps = 10;
   int dp = 1;
-  int tp = 1;                    ///< with the plan of the tests of tensor parallelism
-  std::string sharding = "ddp";  ///< along "dp": or a strategy of fully_shard()
+  int tp = 1;                                   ///< with the plan of the tests of tensor parallelism
+  std::string sharding = "ddp";                 ///< along "dp": or a strategy of fully_shard()
+  torch::DeviceType device_type = torch::kCPU;  ///< of a layout
 
   std::string text() const;
 };

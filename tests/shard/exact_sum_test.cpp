@@ -19,7 +19,7 @@ at::Tensor wild(std::int64_t count, at::ScalarType dtype = at::kDouble) {
 
 double sum_of(const at::Tensor& values) {
   ExactSum sum;
-  sum.add_squares(values);
+  sum.add_squares({values});
   return sum.value();
 }
 
@@ -54,7 +54,7 @@ TEST(ExactSum, IsTheSameInAnyOrderAndInAnyParts) {
       ExactSum sum;
       for (const at::Tensor& part : values.split(size)) {
         ExactSum of_part;
-        of_part.add_squares(part);
+        of_part.add_squares({part});
         sum.add(of_part);
       }
       EXPECT_EQ(sum.value(), expected) << size;
@@ -79,7 +79,7 @@ TEST(ExactSum, IsTheSameHoweverManyRanksShareIt) {
   for (const int num_ranks : {1, 2, 3, 5}) {
     run_threads(num_ranks, [&](const World& world) {
       ExactSum sum;
-      sum.add_squares(values.tensor_split(world.size())[static_cast<std::size_t>(world.rank())]);
+      sum.add_squares({values.tensor_split(world.size())[static_cast<std::size_t>(world.rank())]});
       sum.all_reduce(world.comm());
       EXPECT_EQ(sum.value(), expected) << num_ranks;
     });

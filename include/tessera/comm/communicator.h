@@ -233,7 +233,7 @@ class Communicator {
                             const Where& where) const;
   Work start_reduce_scatter_into(comm::Call& call, const at::Tensor& piece, const at::Tensor& whole, ReduceOp op,
                                  const Sizes& counts, bool async) const;
-  at::Tensor add_on_devices(comm::Call& call, const std::vector<at::Tensor>& copies) const;
+  Work add_on_devices(comm::Call& call, const at::Tensor& sum, ReduceOp op, bool async) const;
   Work start_gather(const at::Tensor& piece, int root, std::int64_t dim, const Sizes& sizes, bool async,
                     const Where& where) const;
   Work start_scatter(const at::Tensor& whole, int root, std::int64_t dim, const Sizes& sizes, bool async,

@@ -5,6 +5,7 @@
 #include <tessera/comm/transport.h>
 #include <tessera/core/options.h>
 
+#include <c10/core/Device.h>
 #include <torch/arg.h>
 
 #include <chrono>
@@ -64,6 +65,10 @@ class World {
   const std::string& launcher() const;
   /// All ranks. Connected at its first use.
   const Communicator& comm() const;
+  /// The accelerator that this rank trains on: the one with the number of the rank's place on its node, or the only one
+  /// that the process sees, as srun arranges it; the CPU where there is none. It becomes the thread's current device,
+  /// so that tensors on plain `torch::kCUDA` lie there too. Throws ConfigError for more ranks than devices.
+  at::Device device() const;
 
   const State& state() const { return *state_; }
 

@@ -16,7 +16,7 @@
 namespace tessera {
 
 struct DataParallelOptions {
-  /// One replica on each. Empty: all CUDA devices, or the CPU when there is none.
+  /// One replica on each. Empty: all accelerators, or the CPU when there is none.
   TORCH_ARG(std::vector<at::Device>, devices) = {};
   /// 0: as many as there are devices; on the CPU 2.
   TORCH_ARG(std::int64_t, num_replicas) = 0;

@@ -30,7 +30,7 @@ class SyncBatchNormImpl : public torch::nn::Module {
   torch::Tensor num_batches_tracked;
 
  private:
-  void track(const torch::Tensor& mean, const torch::Tensor& variance, double count);
+  void track(const torch::Tensor& mean, const torch::Tensor& variance, const torch::Tensor& count);
 
   Communicator comm_;
 };

@@ -28,7 +28,8 @@ class BufferPool {
   /// Keeps nothing: buffers have the requested size, and returned ones go back to the allocator.
   static BufferPool that_keeps_nothing(AllocateBytes allocate, c10::Device device);
 
-  /// Uninitialised memory, which returns to the pool when the DataPtr is destroyed.
+  /// Uninitialised memory, which returns to the pool when the DataPtr is destroyed. On a device it belongs to the
+  /// current stream, which at the end waits for the stream that is current then.
   c10::DataPtr lend(std::size_t num_bytes);
 
   std::size_t lent_bytes() const;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <thread>
 
 namespace tessera::intercept {
 
@@ -8,6 +9,9 @@ namespace tessera::intercept {
 bool in_backward();
 /// Autograd's number of this thread's backward pass, the same on all threads that work on it; -1 outside of a pass.
 int backward_number();
+/// The thread that called backward() of that pass: gradients of devices are computed on threads of autograd's own.
+/// Outside of a pass, this thread. Known once a PassTracker exists.
+std::thread::id thread_of_program();
 /// Whether that pass retains the graph for another backward.
 bool keeps_graph();
 /// Calls `call` when that pass has computed all gradients, before backward() returns. When an exception ends the pass,

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <atomic>
 #include <memory>
 #include <thread>
@@ -58,10 +56,8 @@ class PassTracker {
   explicit PassTracker(std::weak_ptr<PassListener> listener);
 
   Phase phase() const { return phase_; }
-  bool is_own_thread() const { return std::this_thread::get_id() == thread_; }
-  /// Whether a gradient of this parameter, arriving on this thread, belongs to a backward that was called on another
-  /// thread than the tracker's own.
-  bool is_foreign(const at::Tensor& parameter) const { return !is_own_thread() && parameter.is_cpu(); }
+  /// Whether this thread is the one that made the tracker, or works on a backward pass that was called there.
+  bool is_own_thread() const;
 
   /// A forward has begun.
   void enter_forward() { phase_ = Phase::kForward; }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace tessera {
 
@@ -21,8 +22,9 @@ class Communicator;
 class ExactSum {
  public:
   /// Adds the squares of all elements. Squares of float, half and bfloat16 are exact; each square of a double is
-  /// rounded to double. Elements on other devices are copied to the CPU.
-  void add_squares(const at::Tensor& values);
+  /// rounded to double. Of a tensor on a device, the device's own sum in double is added, and the host waits once for
+  /// all of them.
+  void add_squares(const std::vector<at::Tensor>& tensors);
   void add(const ExactSum& other);
   /// The sum of all ranks' sums, on every rank. Collective: over `comm`.
   void all_reduce(const Communicator& comm);
@@ -33,6 +35,7 @@ class ExactSum {
   static constexpr std::size_t kNumDigits = 68;  // 2^-1074 to 2^1024, times more terms than there are addresses
   using Digits = std::array<std::uint64_t, kNumDigits>;
 
+  void add_squares_on_cpu(const at::Tensor& values);
   template <class Number>
   void add_squares_of(const Number* values, std::int64_t count);
   void settle_carries();

@@ -9,8 +9,9 @@ namespace tessera {
 /// Throws ConfigError for an embedding whose gradients are sparse, naming it.
 void refuse_sparse_gradients(const torch::nn::Module& model);
 
-/// Throws ConfigError for a model of which a parameter or buffer is not in host memory, naming it.
-void refuse_devices(const torch::nn::Module& model);
+/// Throws ConfigError for a model whose parameters are not all on one device, naming two; or of which some state is on
+/// meta.
+void refuse_several_devices(const torch::nn::Module& model);
 
 /// Throws ConfigError for a model of which tensor parallelism has cut a buffer, naming it.
 void refuse_cut_buffers(const torch::nn::Module& model);

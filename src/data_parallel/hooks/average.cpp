@@ -34,11 +34,11 @@ std::optional<BucketMemory> LoadedMemory::take(const GradientBucket& bucket) {
 namespace {
 
 /// Note [Overlap with backward]
-/// A network transfers gradients while the cores compute. In shared memory the cores themselves add the gradients. If
-/// all cores are busy with backward already, adding at the same time only competes with it, which costs 3% of a step
-/// more than adding at the end of backward.
-bool overlap_pays(const Communicator& comm) {
-  if (!comm.shares_memory()) return true;
+/// A network transfers gradients while the cores compute, and a device has streams. In shared memory the cores
+/// themselves add the gradients. If all cores are busy with backward already, adding at the same time only competes
+/// with it, which costs 3% of a step more than adding at the end of backward.
+bool overlap_pays(const at::Tensor& tensor, const Communicator& comm) {
+  if (!tensor.is_cpu() || !comm.shares_memory()) return true;
   return std::size_t{1} * comm.size() * at::get_num_threads() < launch::allowed_cpus().size();
 }
 
@@ -50,7 +50,7 @@ GradientHook::Finish start_average(const at::Tensor& tensor, int divisor, const 
   const bool divides = divisor == comm.size();
   const ReduceOp op = divides ? ReduceOp::kAvg : ReduceOp::kSum;
   std::function<void()> reduce;
-  if (overlap_pays(comm)) {
+  if (overlap_pays(tensor, comm)) {
     reduce = [work = comm.all_reduce_async(tensor, op)]() mutable { work.wait(); };
   } else {
     reduce = [comm, tensor, op] { comm.all_reduce(tensor, op); };

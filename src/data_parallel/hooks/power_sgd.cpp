@@ -56,7 +56,7 @@ PowerSgdState::PowerSgdState(const GradientBucket& bucket, const Communicator& c
   for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
     shapes_.push_back(bucket.gradients[i].sizes().vec());
     if (pays(bucket.gradients[i], options)) {
-      matrices_.push_back({i, {}, {}, {}});
+      matrices_.emplace_back().tensor = i;
     } else {
       exact_.push_back(i);
     }
@@ -105,12 +105,24 @@ bool PowerSgdState::serves(const GradientBucket& bucket) const {
   return true;
 }
 
+at::Tensor PowerSgdState::start_of(const ThinMatrix& matrix) const {
+  const auto of_bucket = mixed(static_cast<std::uint64_t>(seed_), bucket_index_);
+  auto generator = at::detail::createCPUGenerator(mixed(of_bucket, matrix.tensor));
+  return at::randn(matrix.right.sizes(), generator, at::TensorOptions(matrix.right.scalar_type()));
+}
+
 void PowerSgdState::restart() {
   for (ThinMatrix& matrix : matrices_) {
-    const auto of_bucket = mixed(static_cast<std::uint64_t>(seed_), bucket_index_);
-    auto generator = at::detail::createCPUGenerator(mixed(of_bucket, matrix.tensor));
-    matrix.right.copy_(at::randn(matrix.right.sizes(), generator, at::TensorOptions(matrix.right.scalar_type())));
+    matrix.right.copy_(start_of(matrix));
     matrix.error.zero_();
+  }
+}
+
+void PowerSgdState::restart_unless(const at::Tensor& finite) {
+  for (ThinMatrix& matrix : matrices_) {
+    if (!matrix.start.defined()) matrix.start = start_of(matrix).to(matrix.right.device());
+    matrix.right.copy_(at::where(finite, matrix.right, matrix.start));
+    matrix.error.masked_fill_(finite.logical_not(), 0);
   }
 }
 
@@ -255,7 +267,12 @@ class PowerSgdHook : public GradientHook {
       gradient.copy_(at::mm(matrix.left, matrix.right.t()).view(gradient.sizes()));
     }
     // Values that are not finite must not stay in the errors. The factors are the same on all ranks, so all restart.
-    if (!state.rights().isfinite().all().item<bool>()) state.restart();
+    const at::Tensor finite = state.rights().isfinite().all();
+    if (state.rights().is_cpu()) {
+      if (!finite.item<bool>()) state.restart();
+    } else {
+      state.restart_unless(finite);  // without a wait for the device
+    }
   }
 
   PowerSgdOptions options_;

@@ -17,6 +17,7 @@ struct ThinMatrix {
   at::Tensor left;         ///< [rows, rank], a view of PowerSgdState::lefts
   at::Tensor right;        ///< [columns, rank], a view of PowerSgdState::rights; the start of the next step
   at::Tensor error;        ///< [rows, columns]: what the approximations have lost so far
+  at::Tensor start;        ///< where `right` starts anew; kept on devices, once it was needed
 };
 
 /// What one bucket keeps from step to step.
@@ -28,6 +29,8 @@ class PowerSgdState {
   bool serves(const GradientBucket& bucket) const;
   /// Random right factors, no errors.
   void restart();
+  /// The same if `finite`, of one element on the device, is false; the host does not wait for it.
+  void restart_unless(const at::Tensor& finite);
 
   /// Whether its parameters are these.
   bool is_of(const std::vector<at::Tensor>& parameters) const;
@@ -50,6 +53,7 @@ class PowerSgdState {
  private:
   void make_factors(const GradientBucket& bucket, const Communicator& comm, const PowerSgdOptions& options);
   void make_rest(const GradientBucket& bucket, const Communicator& comm);
+  at::Tensor start_of(const ThinMatrix& matrix) const;
 
   std::size_t bucket_index_;
   std::int64_t seed_;

@@ -2,6 +2,7 @@
 
 #include <tessera/intercept/custom_node.h>
 
+#include <c10/core/Stream.h>
 #include <torch/nn/module.h>
 
 #include <cstdint>
@@ -26,7 +27,6 @@ class Mirror {
   struct Pair {
     at::Tensor original;
     at::Tensor clone;
-    std::int64_t version = -1;  // of the original when it was copied
   };
   const std::vector<Pair>& parameters() const { return parameters_; }
 
@@ -80,6 +80,7 @@ class ReplicaNode : public torch::autograd::Node {
   std::shared_ptr<ReplicaThreads> threads_;
   std::vector<ReplicaPass> passes_;
   std::int64_t dim_;
+  std::vector<c10::Stream> streams_;  // of the forward, as autograd keeps the stream of each node: one for each device
   bool keeps_graph_ = true;
 };
 

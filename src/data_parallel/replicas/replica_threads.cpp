@@ -2,10 +2,12 @@
 
 #include <tessera/comm/settle_math.h>
 #include <tessera/core/error.h>
+#include <tessera/shard/stream_order.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
 
 #include <exception>
 #include <utility>
@@ -37,6 +39,8 @@ struct ReplicaThreads::Job {
   const std::function<void(std::size_t)>& body;
   const std::vector<at::Device>& devices;
   at::ThreadLocalState state{};
+  /// The caller's current streams: what the replicas launch comes behind what it has launched, and it behind that.
+  std::vector<c10::Stream> streams = current_streams(devices);
   std::size_t num_pending = 0;
   std::vector<std::exception_ptr> failures = std::vector<std::exception_ptr>(num_replicas);
 
@@ -44,6 +48,7 @@ struct ReplicaThreads::Job {
     try {
       const at::ThreadLocalStateGuard guard(state);
       const c10::OptionalDeviceGuard device(devices[replica]);
+      const c10::MultiStreamGuard on_streams(streams);
       body(replica);
     } catch (const std::exception& error) {
       failures[replica] = named(replica, error.what());

@@ -1,12 +1,14 @@
 #include <tessera/core/error.h>
 #include <tessera/data_parallel/data_parallel.h>
 #include <tessera/shard/refuse_modules.h>
+#include <tessera/shard/stream_order.h>
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/cuda.h>
+#include <c10/core/StreamGuard.h>
 
 #include <algorithm>
 #include <map>
@@ -36,10 +38,8 @@ void refresh_parameter(Mirror::Pair& pair) {
     if (!is_same_memory(pair.clone, pair.original)) pair.clone.set_data(pair.original.detach());
     return;
   }
-  const auto version = static_cast<std::int64_t>(pair.original._version());
-  if (version == pair.version) return;
+  // Always: optimizers write through `data()`, which leaves the version counter as it was.
   pair.clone.variable_data().copy_(pair.original.detach(), /*non_blocking=*/true);
-  pair.version = version;
 }
 
 // Copies only if the values differ, and without changing the version counter: a graph whose backward is still to come
@@ -150,7 +150,10 @@ at::Tensor sum_of(const std::vector<std::vector<at::Tensor>>& gradients, std::si
 }  // namespace
 
 ReplicaNode::ReplicaNode(std::shared_ptr<ReplicaThreads> threads, std::vector<ReplicaPass> passes, std::int64_t dim)
-    : threads_(std::move(threads)), passes_(std::move(passes)), dim_(dim) {}
+    : threads_(std::move(threads)),
+      passes_(std::move(passes)),
+      dim_(dim),
+      streams_(current_streams(threads_->devices())) {}
 
 void ReplicaNode::release_variables() {
   const std::lock_guard lock(mutex_);
@@ -166,6 +169,7 @@ torch::autograd::variable_list ReplicaNode::apply(torch::autograd::variable_list
     throw ConfigError("DataParallel does not compute gradients of gradients; leave create_graph false");
   }
   if (!gradients[0].defined()) return torch::autograd::variable_list(num_outputs());
+  const c10::MultiStreamGuard on_streams(streams_);
   const auto found = run_backwards(gradients[0]);
   auto results = sum_over_replicas(found);
   for (std::size_t i = 0; i < passes_[0].inputs.size(); ++i) results.push_back(join_over_replicas(found, i));
@@ -245,8 +249,9 @@ std::vector<at::Device> devices_of(const DataParallelOptions& options) {
   }
   std::vector<at::Device> devices = options.devices();
   const bool found = devices.empty();
-  const at::DeviceIndex num_found = found ? torch::cuda::device_count() : at::DeviceIndex{0};
-  for (at::DeviceIndex i = 0; i < num_found; ++i) devices.emplace_back(at::kCUDA, i);
+  const auto accelerator = at::accelerator::getAccelerator();
+  const at::DeviceIndex num_found = found && accelerator ? at::accelerator::deviceCount() : at::DeviceIndex{0};
+  for (at::DeviceIndex i = 0; i < num_found; ++i) devices.emplace_back(*accelerator, i);
   if (devices.empty()) return std::vector<at::Device>(static_cast<std::size_t>(asked > 0 ? asked : 2), at::kCPU);
   const auto num_devices = static_cast<std::int64_t>(devices.size());
   if (asked > num_devices || (!found && asked != 0 && asked != num_devices)) {

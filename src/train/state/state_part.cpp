@@ -1,15 +1,19 @@
 #include "train/state/state_part.h"
 
 #include <tessera/checkpoint/safetensors.h>
+#include <tessera/core/digest.h>
 #include <tessera/data_parallel/gradient_hook.h>
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "train/state/saved_names.h"
@@ -199,8 +203,7 @@ namespace {
 
 constexpr const char* kRandomPrefix = "random/rank/";
 
-std::string name_of(int rank) { return kRandomPrefix + std::to_string(rank) + "/cpu"; }
-
+/// What a rank that the saved run did not have begins with.
 std::uint64_t derived_seed(const at::Tensor& state_of_rank_0, int rank) {
   at::Generator copy = at::detail::createCPUGenerator();
   copy.set_state(state_of_rank_0);
@@ -209,22 +212,37 @@ std::uint64_t derived_seed(const at::Tensor& state_of_rank_0, int rank) {
   return generator->random64();
 }
 
+/// States of accelerators' generators are bytes of their own kinds.
+std::uint64_t seed_from_bytes(const at::Tensor& state_of_rank_0, int rank) {
+  Digest all;
+  const auto* const bytes = state_of_rank_0.const_data_ptr<std::uint8_t>();
+  for (std::int64_t i = 0; i < state_of_rank_0.numel(); ++i) all.add(std::uint64_t{bytes[i]});
+  all.add(static_cast<std::uint64_t>(rank));
+  return all.value();
+}
+
+/// The default generator of the CPU, or of the thread's current accelerator.
 class RandomPart : public StatePart {
  public:
-  explicit RandomPart(int rank) : rank_(rank) {}
+  RandomPart(int rank, bool of_accelerator) : rank_(rank), of_accelerator_(of_accelerator) {}
 
   void capture(RankState& into) const override {
-    at::Generator generator = at::detail::getDefaultCPUGenerator();
-    const std::lock_guard lock(generator.mutex());
-    const at::Tensor state = generator.get_state();
+    std::optional<at::Generator> generator = default_generator();
+    if (!generator) return;
+    const std::lock_guard lock(generator->mutex());
+    const at::Tensor state = generator->get_state();
     into.slices.push_back(whole_slice(kTrainingGroup, name_of(rank_), state));
   }
 
   void plan(SavedNames& names) override {
     names.pass_over(kTrainingGroup, kRandomPrefix);
+    has_none_ = false;
+    if (of_accelerator_ && !default_generator()) return;
     const ManifestTensor* found = names.find_tensor(kTrainingGroup, name_of(0));
     if (!found) {
-      names.note_missing(std::string(kTrainingGroup) + "/" + name_of(0));
+      // A run on the CPU may go on with an accelerator.
+      has_none_ = of_accelerator_;
+      if (!of_accelerator_) names.note_missing(std::string(kTrainingGroup) + "/" + name_of(0));
       return;
     }
     const ManifestTensor* const own = names.find_tensor(kTrainingGroup, name_of(rank_));
@@ -240,30 +258,54 @@ class RandomPart : public StatePart {
   }
 
   void finish(std::vector<std::string>& notes) override {
+    if (has_none_) {
+      notes.push_back("the saved run had no random numbers of " + kind() + ": those of rank " + std::to_string(rank_) +
+                      " go on from where they are");
+    }
     if (!state_.defined()) return;
-    at::Generator generator = at::detail::getDefaultCPUGenerator();
-    const std::uint64_t seed = is_own_ ? 0 : derived_seed(state_, rank_);
+    at::Generator generator = *default_generator();
+    const auto seed = [this] { return of_accelerator_ ? seed_from_bytes(state_, rank_) : derived_seed(state_, rank_); };
     const std::lock_guard lock(generator.mutex());
     if (is_own_) {
       generator.set_state(state_);
     } else {
-      generator.set_current_seed(seed);
-      notes.push_back("the saved run had no rank " + std::to_string(rank_) +
-                      ": the random numbers of this rank begin with a seed that was drawn from rank 0's state");
+      generator.set_current_seed(seed());
+      notes.push_back("the saved run had no rank " + std::to_string(rank_) + ": the random numbers of this rank" +
+                      (of_accelerator_ ? " on " + kind() : "") +
+                      " begin with a seed that was drawn from rank 0's state");
     }
     state_ = at::Tensor();
   }
 
  private:
+  /// "cpu", "cuda"
+  std::string kind() const {
+    const auto type = of_accelerator_ ? at::accelerator::getAccelerator() : std::nullopt;
+    return c10::DeviceTypeName(type.value_or(at::kCPU), /*lower_case=*/true);
+  }
+  std::string name_of(int rank) const { return kRandomPrefix + std::to_string(rank) + "/" + kind(); }
+  /// None for an accelerator that this process does not use: asking for its generator would begin to use it.
+  std::optional<at::Generator> default_generator() const {
+    if (!of_accelerator_) return at::detail::getDefaultCPUGenerator();
+    const auto type = at::accelerator::getAccelerator();
+    if (!type || at::accelerator::deviceCount() == 0) return std::nullopt;
+    const auto index = at::accelerator::getDeviceIndex();
+    if (!at::globalContext().getAcceleratorHooksInterface(type).hasPrimaryContext(index)) return std::nullopt;
+    return at::globalContext().defaultGenerator(at::Device(*type, index));
+  }
+
   int rank_;
+  bool of_accelerator_;
   bool is_own_ = false;
+  bool has_none_ = false;
   std::string name_;
   at::Tensor state_;
 };
 
 }  // namespace
 
-std::unique_ptr<StatePart> random_part(int rank) { return std::make_unique<RandomPart>(rank); }
+std::unique_ptr<StatePart> random_part(int rank) { return std::make_unique<RandomPart>(rank, false); }
+std::unique_ptr<StatePart> accelerator_random_part(int rank) { return std::make_unique<RandomPart>(rank, true); }
 
 namespace {
 

@@ -67,6 +67,10 @@ class StatePart {
 /// 0's generator draws numbers of 64 bits, and number r of them, counted from 0, becomes the seed of rank r. So the
 /// seed is the same whenever the same state is restored, and differs from rank to rank.
 std::unique_ptr<StatePart> random_part(int rank);
+/// The same for the thread's current accelerator, if the process uses one. A rank that the saved run did not have
+/// begins with a seed that follows from the bytes of rank 0's state. A step without such states leaves the generator as
+/// it is.
+std::unique_ptr<StatePart> accelerator_random_part(int rank);
 
 inline constexpr const char* kBucketsPrefix = "ddp/";
 /// The reducer's buckets: "ddp/buckets", a row for each trained parameter in the order in which gradients are sent: the

@@ -55,11 +55,13 @@ std::vector<StatePart*> TrainingState::Parts::all_others() const {
 
 TrainingState::TrainingState() : parts_(std::make_unique<Parts>()) {
   parts_->add("random", train::random_part(parts_->rank()));
+  parts_->add("random of the accelerator", train::accelerator_random_part(parts_->rank()));
 }
 
 TrainingState::TrainingState(const Ranks& ranks) : parts_(std::make_unique<Parts>()) {
   parts_->comm = ranks.comm();
   parts_->add("random", train::random_part(parts_->rank()));
+  parts_->add("random of the accelerator", train::accelerator_random_part(parts_->rank()));
 }
 
 TrainingState::~TrainingState() = default;

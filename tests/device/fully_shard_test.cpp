@@ -1,0 +1,202 @@
+#include <tessera/core/error.h>
+#include <tessera/fsdp/fully_shard.h>
+#include <tessera/optim/clip_grad_norm.h>
+#include <tessera/shard/stream_order.h>
+
+#include <torch/torch.h>
+#include <gtest/gtest.h>
+
+#include <exception>
+#include <string>
+
+#include "device/on_devices.h"
+#include "device/same_bits.h"
+#include "parity/sharded.h"
+#include "support/error_message.h"
+#include "support/require_tensors.h"
+
+// Shards on devices: parameters are gathered on streams, and their memory is used again while kernels are under way.
+
+namespace tessera::testing {
+namespace {
+
+using at::Tensor;
+
+class ShardsOnDevices : public DeviceTest {};
+class ShardedParityOnDevices : public DeviceTest, public ::testing::WithParamInterface<std::string> {};
+
+/// Each way of sharding ends with the weights of one process that trains on the CPU.
+TEST_P(ShardedParityOnDevices, TrainsAsOneProcess) {
+  ParityCase parity{.model = GetParam(), .optimizer = "adamw", .dtype = torch::kDouble, .micro_batches = 2};
+  const State expected = train_alone(parity);
+  parity.device_type = sim::kSim;
+  std::uint64_t seed = 1;
+  for (const auto& variant : sharded_variants()) {
+    try {
+      delay(seed++);
+      on_devices(parity.num_ranks, [&](const World& world, const at::Device& /*device*/) {
+        require_equal(train_sharded(parity, variant, world.comm()), expected, parity, variant);
+      });
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << variant << ": " << error.what();
+    }
+  }
+}
+
+TEST_F(ShardsOnDevices, TrainOnAStreamOfTheProgram) {
+  ParityCase parity{.optimizer = "adamw", .micro_batches = 2, .num_steps = 5};
+  const State expected = train_alone(parity);
+  parity.device_type = sim::kSim;
+  std::uint64_t seed = 20;
+  for (const auto& variant : sharded_variants()) {
+    delay(seed++);
+    on_own_streams(parity.num_ranks, [&](const World& world, const at::Device& /*device*/) {
+      require_equal(train_sharded(parity, variant, world.comm()), expected, parity, variant);
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ShardedParityOnDevices, ::testing::Values("gpt", "conv", "function"));
+
+/// Layers that are large beside what is between them.
+struct Tower : torch::nn::Module {
+  static constexpr std::int64_t kWidth = 64;
+  static constexpr int kNumLayers = 6;
+  Tower() {
+    for (int i = 0; i < kNumLayers; ++i) layers->push_back(torch::nn::Linear(kWidth, kWidth));
+    register_module("layers", layers);
+    fill_by_formula(*this);
+  }
+  Tensor forward(Tensor x) {
+    for (const auto& layer : *layers) x = torch::tanh(layer->as<torch::nn::Linear>()->forward(x));
+    return x;
+  }
+  torch::nn::ModuleList layers;
+};
+
+FsdpOptions tower_options() { return FsdpOptions().auto_wrap(wrap_by_size(1000)); }
+
+/// However far the host runs ahead, a device holds the units that it uses and those that come next.
+TEST_F(ShardsOnDevices, HoldFewUnitsThoughTheHostRunsAhead) {
+  using namespace std::chrono_literals;  // NOLINT
+  for (const bool limits : {true, false}) {
+    std::size_t peak = 0;
+    on_devices(2, [&](const World& world, const at::Device& device) {
+      const auto model = std::make_shared<Tower>();
+      model->to(device);
+      const auto sharded = fully_shard(model, world, tower_options().limit_all_gathers(limits));
+      const std::size_t before = sim::bytes_in_use(device.index());
+      const Tensor input = torch::ones({2, Tower::kWidth}, device);
+      const torch::NoGradGuard no_grad;
+      for (int i = 0; i < 2; ++i) model->forward(input);  // the order is learnt
+      sim::synchronise();
+      world.comm().barrier();
+      if (world.rank() == 0) sim::settings().duration = [](auto, auto) { return 2ms; };
+      world.comm().barrier();
+      sim::reset_peak_bytes(device.index());
+      model->forward(input);
+      sim::synchronise();
+      if (world.rank() == 0) peak = sim::peak_bytes(0) - before;
+    });
+    sim::settings() = sim::Settings();
+    const std::size_t unit_bytes = (Tower::kWidth * Tower::kWidth + Tower::kWidth) * sizeof(float);
+    if (limits) EXPECT_LT(peak, 3 * unit_bytes);
+    EXPECT_GE(peak, 2 * unit_bytes) << "prefetch";
+  }
+}
+
+TEST_F(ShardsOnDevices, NeverWaitForTheDeviceInAStep) {
+  on_devices(2, [&](const World& world, const at::Device& device) {
+    const auto model = std::make_shared<Tower>();
+    model->to(device);
+    const auto sharded = fully_shard(model, world, tower_options());
+    torch::optim::AdamW optimizer(sharded.parameters(), torch::optim::AdamWOptions(0.01));
+    const Tensor input = torch::ones({2, Tower::kWidth}, device);
+    const auto step = [&] {
+      optimizer.zero_grad();
+      model->forward(input).square().mean().backward();
+      optimizer.step();
+    };
+    for (int i = 0; i < 3; ++i) step();
+    world.comm().barrier();
+    const auto before = sim::counts().num_host_waits;
+    for (int i = 0; i < 3; ++i) step();
+    const auto waits = sim::counts().num_host_waits - before;
+    world.comm().barrier();
+    require_equal(waits, 0, "waits of the host");
+  });
+}
+
+/// The host waits once, for the norm itself.
+TEST_F(ShardsOnDevices, AreClippedWhereTheyAre) {
+  const auto clipped = [](const World& world, const at::Device& device, std::uint64_t* waits) {
+    const auto model = std::make_shared<Tower>();
+    model->to(device);
+    const auto sharded = fully_shard(model, world, tower_options());
+    model->forward(formula({2, Tower::kWidth}, world.rank(), torch::kFloat).to(device)).square().sum().backward();
+    world.comm().barrier();  // all ranks count together
+    const auto before = sim::counts().num_host_waits;
+    const double norm = clip_grad_norm(sharded, 0.1);
+    world.comm().barrier();
+    if (waits) *waits = sim::counts().num_host_waits - before;
+    world.comm().barrier();
+    torch::optim::SGD(sharded.parameters(), 0.1).step();
+    State state;
+    for (const auto& [name, value] : sharded.full_state_dict()) state[name] = value.cpu();
+    state["norm"] = torch::tensor(norm, torch::kDouble);
+    return state;
+  };
+  State expected;
+  run_threads(2, [&](const World& world) {
+    State found = clipped(world, at::kCPU, nullptr);
+    if (world.rank() == 0) expected = std::move(found);
+  });
+  on_devices(2, [&](const World& world, const at::Device& device) {
+    std::uint64_t waits = 0;
+    require_equal(clipped(world, device, &waits), expected, ParityCase{.dtype = torch::kFloat}, "clipped");
+    require(waits <= 2, "each rank waits once");
+  });
+}
+
+/// A program may compute on a stream of its own: what is gathered must not be overwritten while that reads it.
+TEST_F(ShardsOnDevices, AreReadOnOtherStreams) {
+  delay(7);
+  on_devices(2, [&](const World& world, const at::Device& device) {
+    const auto expected = std::make_shared<Tower>();
+    const auto model = std::make_shared<Tower>();
+    model->to(device);
+    const auto sharded = fully_shard(model, world, tower_options());
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    const c10::Stream side = guard.getNewStream(device);
+    const Tensor input = torch::ones({2, Tower::kWidth});
+    for (int i = 0; i < 3; ++i) {
+      Tensor output;
+      {
+        order_streams(*current_stream(device), side);
+        const c10::StreamGuard on_side(side);
+        const torch::NoGradGuard no_grad;
+        output = model->forward(input.to(device));
+        require(torch::allclose(output.cpu(), expected->forward(input)), "on a side stream");
+      }
+      model->forward(input.to(device)).sum().backward();
+      require(torch::allclose(output.cpu(), expected->forward(input)), "the values stay");
+    }
+  });
+}
+
+/// The same bits however late which stream is.
+void expect_bits_without_chance(int num_ranks, int num_delays) {
+  const ParityCase training{.optimizer = "adamw", .num_ranks = num_ranks, .device_type = sim::kSim, .num_steps = 3};
+  expect_same_bits(num_ranks, num_delays,
+                   [&](const World& world) { return train_sharded(training, "plain", world.comm()); });
+}
+
+class ShardsOnDevicesSlow : public DeviceTest {};
+
+TEST_F(ShardsOnDevices, KeepTheirBitsOnTwoRanks) { expect_bits_without_chance(2, kFewDelays); }
+TEST_F(ShardsOnDevices, KeepTheirBitsOnFourRanks) { expect_bits_without_chance(4, kFewDelays); }
+TEST_F(ShardsOnDevicesSlow, KeepTheirBitsOnTwoRanks) { expect_bits_without_chance(2, kManyDelays); }
+TEST_F(ShardsOnDevicesSlow, KeepTheirBitsOnFourRanks) { expect_bits_without_chance(4, kManyDelays); }
+
+}  // namespace
+}  // namespace tessera::testing
