@@ -244,7 +244,7 @@ at::Tensor whole_gradient(const at::Tensor& gradient) {
 
 at::Tensor whole_of(const at::Tensor& tensor) {
   const Operand operand = read(tensor);
-  return operand.cut ? gather_whole(operand.local, operand.cut) : tensor;
+  return operand.cut ? in_order_of(tensor.strides(), gather_whole(operand.local, operand.cut)) : tensor;
 }
 
 }  // namespace tessera::tp

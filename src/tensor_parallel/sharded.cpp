@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "tensor_parallel/collectives.h"
 #include "tensor_parallel/rules/rules.h"
@@ -164,23 +165,72 @@ at::Tensor wrap(at::Tensor local, const CutDataPtr& cut, at::IntArrayRef strides
   return intercept::make_acting(std::move(local), cut, sizes, strides);
 }
 
+namespace {
+
+using Order = c10::SmallVector<std::size_t, 6>;
+
+/// The dimensions from the outermost in memory to the innermost.
+Order order_of(at::IntArrayRef strides) {
+  Order order(strides.size());
+  std::iota(order.begin(), order.end(), 0);
+  // By insertion: few, most often in order, and the library's stable sort takes memory.
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    for (std::size_t k = i; k > 0 && strides[order[k - 1]] < strides[order[k]]; --k) std::swap(order[k - 1], order[k]);
+  }
+  return order;
+}
+
+/// Whether memory with these strides has no gaps. Those of dimensions of one index do not matter.
+bool is_dense(const Lengths& sizes, at::IntArrayRef strides, const Order& order) {
+  std::int64_t expected = 1;
+  for (std::size_t i = order.size(); i-- > 0;) {
+    const std::size_t dim = order[i];
+    if (sizes[dim] == 1) continue;
+    if (strides[dim] != expected) return false;
+    expected *= sizes[dim];
+  }
+  return true;
+}
+
+bool lies_in(const Order& order, const at::Tensor& tensor) {
+  std::int64_t outer = INT64_MAX;
+  for (const std::size_t dim : order) {
+    if (tensor.size(static_cast<std::int64_t>(dim)) <= 1) continue;
+    const std::int64_t stride = tensor.stride(static_cast<std::int64_t>(dim));
+    if (stride > outer) return false;
+    outer = stride;
+  }
+  return true;
+}
+
+at::Tensor in_order(const at::Tensor& tensor, const Order& order) {
+  if (lies_in(order, tensor)) return tensor;
+  const std::vector<std::int64_t> there(order.begin(), order.end());
+  std::vector<std::int64_t> back(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) back[order[i]] = static_cast<std::int64_t>(i);
+  return tensor.permute(there).contiguous().permute(back);
+}
+
+}  // namespace
+
+at::Tensor in_order_of(at::IntArrayRef like, const at::Tensor& tensor) { return in_order(tensor, order_of(like)); }
+
 at::Tensor wrap_dense(at::Tensor local, const CutDataPtr& cut, at::IntArrayRef like) {
   Lengths sizes(local.sizes().begin(), local.sizes().end());
   sizes[static_cast<std::size_t>(cut->dim())] = cut->size();
   if (like.size() != sizes.size()) return wrap(std::move(local), cut);
-  c10::SmallVector<std::size_t, 6> order(sizes.size());
-  std::iota(order.begin(), order.end(), 0);
-  // By insertion: few, most often in order, and the library's stable sort takes memory.
-  for (std::size_t i = 1; i < order.size(); ++i) {
-    for (std::size_t k = i; k > 0 && like[order[k - 1]] < like[order[k]]; --k) std::swap(order[k - 1], order[k]);
+  const Order order = order_of(like);
+  Lengths strides(like.begin(), like.end());
+  if (!is_dense(sizes, like, order)) {
+    std::int64_t stride = 1;
+    for (std::size_t i = order.size(); i-- > 0;) {
+      strides[order[i]] = stride;
+      stride *= std::max<std::int64_t>(1, sizes[order[i]]);
+    }
   }
-  Lengths strides(sizes.size());
-  std::int64_t stride = 1;
-  for (std::size_t i = order.size(); i-- > 0;) {
-    strides[order[i]] = stride;
-    stride *= std::max<std::int64_t>(1, sizes[order[i]]);
-  }
-  return wrap(std::move(local), cut, strides);
+  // The part of a dimension may have one index, and a gathered argument another order: a kernel that then chose
+  // another order than for the whole would leave a part of which no view is possible where the whole has one.
+  return wrap(in_order(local, order), cut, strides);
 }
 
 at::Tensor wrap_result(at::Tensor local, const CutDataPtr& cut) { return cut ? wrap(std::move(local), cut) : local; }

@@ -86,6 +86,8 @@ at::Tensor wrap(at::Tensor local, const CutDataPtr& cut);
 at::Tensor wrap(at::Tensor local, const CutDataPtr& cut, at::IntArrayRef whole_strides);
 /// As new memory that an operator fills in the order of `like`, the strides of an argument of the same shape.
 at::Tensor wrap_dense(at::Tensor local, const CutDataPtr& cut, at::IntArrayRef like);
+/// The same values, whose memory holds the dimensions in the order that these strides have.
+at::Tensor in_order_of(at::IntArrayRef like, const at::Tensor& tensor);
 /// The result of an operator: a cut tensor, or the local one if `cut` is null.
 at::Tensor wrap_result(at::Tensor local, const CutDataPtr& cut);
 /// A tensor with bytes that is cut as the parameter `like` is, such as an optimizer's state.

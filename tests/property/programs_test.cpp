@@ -231,6 +231,14 @@ TEST(Programs, AreTheSameForASeed) {
 
 // Ranks that share layers.
 
+/// The part of a cut dimension had one index, and its memory another order than that of the whole.
+TEST(Programs, Seed855700372) {
+  expect_no_defect({855700372,
+                    Config::parse("ddp, num_ranks 2, tp 2, wrapped, find_unused_parameters true, "
+                                  "broadcast_buffers false"),
+                    {{"load_saved", 156, 379}}});
+}
+
 /// What an optimizer wrote inside gather() was lost.
 TEST(Programs, Seed63) {
   expect_no_defect({63,

@@ -188,6 +188,45 @@ const std::vector<std::pair<std::string, Body>>& bodies() {
       const bool swaps = p.coin();
       return {swaps ? op(y, x) : op(x, y)};
     });
+    list.emplace_back("order in memory", [](Program& p) -> Outputs {
+      Sizes sizes(static_cast<std::size_t>(p.between(2, 4)));
+      for (std::int64_t& size : sizes) size = p.between(2, 8);
+      // Arguments whose memory lies in any order, some broadcast along dimensions that others have.
+      const auto argument = [&](Sizes wanted) {
+        Sizes order(wanted.size());
+        std::iota(order.begin(), order.end(), 0);
+        for (std::size_t i = order.size(); i > 1; --i) {
+          std::swap(order[i - 1], order[static_cast<std::size_t>(p.below(static_cast<std::int64_t>(i)))]);
+        }
+        Sizes stored(wanted.size());
+        for (std::size_t i = 0; i < order.size(); ++i) stored[static_cast<std::size_t>(order[i])] = wanted[i];
+        return p.any(stored).permute(order).clone();
+      };
+      const Tensor first = argument(p.coin() ? sizes : broadcast_with(p, sizes));
+      const Tensor second = argument(sizes);
+      const Tensor third = argument(p.coin() ? sizes : broadcast_with(p, sizes));
+      Tensor result;
+      switch (p.below(4)) {
+        case 0:
+          result = at::addcmul(first, second, third);
+          break;
+        case 1:
+          result = first * second;
+          break;
+        case 2:
+          result = second + third;
+          break;
+        default:
+          result = at::where(first > 0, second, third);
+      }
+      if (p.coin()) result = result.clone();
+      Tensor strides = at::zeros({result.dim()}, at::kDouble);
+      for (std::int64_t i = 0; i < result.dim(); ++i) {
+        if (result.size(i) > 1) strides[i] = result.stride(i);
+      }
+      const Tensor flat = result.is_contiguous() ? result.view(-1) : result.flatten();
+      return {result, flat, strides};
+    });
     list.emplace_back("in place", [](Program& p) -> Outputs {
       const Sizes sizes = p.shape(1, 3);
       const Tensor x = p.any(sizes) * 1;

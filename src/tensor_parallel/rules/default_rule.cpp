@@ -103,12 +103,7 @@ void gather_and_run(OperatorCall& call) {
     // A new tensor, since what is gathered on one rank is the tensor itself; laid out as the whole would be, because
     // random numbers are written in the order of memory.
     const at::Tensor gathered = gather_whole(intercept::inner_for_write(tensor), cut);
-    at::Tensor copy = gathered.clone();
-    if (copy.strides() != tensor.strides() && tensor.is_non_overlapping_and_dense()) {
-      copy = at::empty_strided(tensor.sizes(), tensor.strides(), gathered.options().requires_grad(false));
-      copy.copy_(gathered);
-    }
-    written.push_back({tensor, std::move(copy), std::move(cut)});
+    written.push_back({tensor, in_order_of(tensor.strides(), gathered.clone()), std::move(cut)});
     return written.back().whole;
   });
   call.for_each_tensor([&](std::size_t index, const at::Tensor& tensor) -> at::Tensor {

@@ -1,5 +1,7 @@
 #include <ATen/ATen.h>
 #include <ATen/DimVector.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/TensorIterator.h>
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
@@ -46,6 +48,41 @@ Reference find_reference(OperatorCall& call) {
   return reference;
 }
 
+/// Whether an argument leaves it to the next ones in which order the result lies in memory.
+bool leaves_order_open(const at::Tensor& tensor, std::int64_t num_dims) {
+  if (tensor.dim() != num_dims) return true;
+  for (std::int64_t i = 0; i < num_dims; ++i) {
+    if (tensor.size(i) == 1 || tensor.stride(i) == 0) return true;
+  }
+  return false;
+}
+
+/// The strides of the result in one process: TensorIterator says them, of tensors without bytes.
+at::DimVector strides_of_result(OperatorCall& call) {
+  at::TensorIteratorConfig config;
+  config.set_check_mem_overlap(false).check_all_same_dtype(false).add_owned_output(at::Tensor());
+  config.declare_static_dtype_and_device(at::kFloat, at::kMeta);
+  call.for_each_tensor([&](std::size_t, const at::Tensor& tensor) -> at::Tensor {
+    config.add_owned_const_input(at::Tensor(at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), at::kFloat)));
+    return {};
+  });
+  at::TensorIterator iterator = config.build();
+  return at::DimVector(iterator.output().strides());
+}
+
+/// Strides with the order of memory that the result has in one process.
+at::DimVector order_of_result(OperatorCall& call, std::int64_t num_dims) {
+  at::DimVector like;
+  bool is_open = true;
+  call.for_each_tensor([&](std::size_t, const at::Tensor& tensor) -> at::Tensor {
+    if (!like.empty() || tensor.dim() == 0) return {};
+    like = at::DimVector(tensor.strides());
+    is_open = leaves_order_open(tensor, num_dims);
+    return {};
+  });
+  return is_open ? strides_of_result(call) : like;
+}
+
 /// Operators that compute each element of the result from the elements at its place.
 void pointwise(OperatorCall& call) {
   const Reference reference = find_reference(call);
@@ -71,18 +108,14 @@ void pointwise(OperatorCall& call) {
     return {};
   });
   if (!fits) return without_rule(call);
-  // As TensorIterator lays out a result: like the first argument that has all of its dimensions.
   std::int64_t num_dims = 0;
   for (const at::Tensor& local : locals) num_dims = std::max(num_dims, local.dim());
-  at::DimVector like;
-  call.for_each_tensor([&](std::size_t, const at::Tensor& tensor) -> at::Tensor {
-    if (like.empty() && tensor.dim() == num_dims) like = at::DimVector(tensor.strides());
-    return {};
-  });
+  const bool writes = reference.written.defined();
+  const at::DimVector like = writes ? at::DimVector() : order_of_result(call, num_dims);
   std::size_t next = 0;
   call.for_each_tensor([&](std::size_t, const at::Tensor&) { return locals[next++]; });
   call.run();
-  if (reference.written.defined()) after_write(reference.written, written_inner);
+  if (writes) after_write(reference.written, written_inner);
   call.for_each_result([&](std::size_t, const at::Tensor& local) -> at::Tensor {
     if (written_inner.defined() && local.is_same(written_inner)) return reference.written;
     return wrap_dense(local, moved_cut(reference.cut, local.dim() - reference.from_back), like);
