@@ -11,6 +11,15 @@
 #include <utility>
 
 namespace tessera::intercept {
+
+std::optional<at::Device> accelerator_in_use() {
+  const auto type = at::accelerator::getAccelerator();
+  if (!type || at::accelerator::deviceCount() == 0) return std::nullopt;
+  const auto index = at::accelerator::getDeviceIndex();
+  if (!at::globalContext().getAcceleratorHooksInterface(type).hasPrimaryContext(index)) return std::nullopt;
+  return at::Device(*type, index);
+}
+
 namespace {
 
 /// The CPU, the accelerators of these tensors and the current accelerator; without an accelerator, the CPU alone.
@@ -24,11 +33,7 @@ std::vector<at::Device> devices_of(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (tensor.defined() && tensor.device().type() == *type) add(tensor.device());
   }
-  // A device that was never used has no context, and getting its generator would create one.
-  if (at::accelerator::deviceCount() > 0) {
-    const auto index = at::accelerator::getDeviceIndex();
-    if (at::globalContext().getAcceleratorHooksInterface(type).hasPrimaryContext(index)) add({*type, index});
-  }
+  if (const auto current = accelerator_in_use()) add(*current);
   return devices;
 }
 

@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "device/on_devices.h"
+#include "device/parity.h"
 #include "parity/training.h"
 #include "support/error_message.h"
 #include "support/require_tensors.h"
@@ -28,34 +29,15 @@ class DistributedParityOnDevices : public DeviceTest, public ::testing::WithPara
 
 /// Each way of data parallelism ends with the weights of one process that trains on the CPU.
 TEST_P(DistributedParityOnDevices, TrainsAsOneProcess) {
-  ParityCase parity{.model = GetParam(), .optimizer = "sgd", .dtype = torch::kDouble, .micro_batches = 2};
-  const State expected = train_alone(parity);
-  parity.device_type = sim::kSim;
-  std::uint64_t seed = 1;
-  for (const auto& variant : parity_variants()) {
-    if (variant == "reproducible" && parity.model == "conv") continue;  // refused: see reproducible_test.cpp
-    try {
-      delay(seed++);
-      on_devices(parity.num_ranks, [&](const World& world, const at::Device& /*device*/) {
-        require_equal(train_distributed(parity, variant, world.comm()), expected, parity, variant);
-      });
-    } catch (const std::exception& error) {
-      ADD_FAILURE() << variant << ": " << error.what();
-    }
-  }
+  const ParityCase parity{.model = GetParam(), .optimizer = "sgd", .dtype = torch::kDouble, .micro_batches = 2};
+  auto variants = parity_variants();
+  if (parity.model == "conv") std::erase(variants, "reproducible");  // refused: see reproducible_test.cpp
+  expect_parity(parity, variants, train_distributed);
 }
 
 TEST_F(DistributeOnDevices, TrainsOnAStreamOfTheProgram) {
-  ParityCase parity{.optimizer = "adamw", .micro_batches = 2, .num_steps = 5};
-  const State expected = train_alone(parity);
-  parity.device_type = sim::kSim;
-  std::uint64_t seed = 20;
-  for (const auto& variant : parity_variants()) {
-    delay(seed++);
-    on_own_streams(parity.num_ranks, [&](const World& world, const at::Device& /*device*/) {
-      require_equal(train_distributed(parity, variant, world.comm()), expected, parity, variant);
-    });
-  }
+  expect_parity({.optimizer = "adamw", .micro_batches = 2, .num_steps = 5}, parity_variants(), train_distributed,
+                ProgramStream::kItsOwn);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DistributedParityOnDevices, ::testing::Values("gpt", "conv", "function"));

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "device/on_devices.h"
+#include "device/parity.h"
 #include "device/same_bits.h"
 #include "parity/sharded.h"
 #include "support/error_message.h"
@@ -27,33 +28,13 @@ class ShardedParityOnDevices : public DeviceTest, public ::testing::WithParamInt
 
 /// Each way of sharding ends with the weights of one process that trains on the CPU.
 TEST_P(ShardedParityOnDevices, TrainsAsOneProcess) {
-  ParityCase parity{.model = GetParam(), .optimizer = "adamw", .dtype = torch::kDouble, .micro_batches = 2};
-  const State expected = train_alone(parity);
-  parity.device_type = sim::kSim;
-  std::uint64_t seed = 1;
-  for (const auto& variant : sharded_variants()) {
-    try {
-      delay(seed++);
-      on_devices(parity.num_ranks, [&](const World& world, const at::Device& /*device*/) {
-        require_equal(train_sharded(parity, variant, world.comm()), expected, parity, variant);
-      });
-    } catch (const std::exception& error) {
-      ADD_FAILURE() << variant << ": " << error.what();
-    }
-  }
+  expect_parity({.model = GetParam(), .optimizer = "adamw", .dtype = torch::kDouble, .micro_batches = 2},
+                sharded_variants(), train_sharded);
 }
 
 TEST_F(ShardsOnDevices, TrainOnAStreamOfTheProgram) {
-  ParityCase parity{.optimizer = "adamw", .micro_batches = 2, .num_steps = 5};
-  const State expected = train_alone(parity);
-  parity.device_type = sim::kSim;
-  std::uint64_t seed = 20;
-  for (const auto& variant : sharded_variants()) {
-    delay(seed++);
-    on_own_streams(parity.num_ranks, [&](const World& world, const at::Device& /*device*/) {
-      require_equal(train_sharded(parity, variant, world.comm()), expected, parity, variant);
-    });
-  }
+  expect_parity({.optimizer = "adamw", .micro_batches = 2, .num_steps = 5}, sharded_variants(), train_sharded,
+                ProgramStream::kItsOwn);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ShardedParityOnDevices, ::testing::Values("gpt", "conv", "function"));

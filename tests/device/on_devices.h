@@ -18,6 +18,13 @@ namespace tessera::testing {
 
 /// A test on simulated devices, with the simulated backend where NCCL is on real ones.
 class DeviceTest : public ::testing::Test {
+ public:
+  /// Kernels and collectives begin late, each stream by its own chance.
+  static void delay(std::uint64_t seed) {
+    sim::settings().delay_seed = seed;
+    sim::settings().longest_delay = std::chrono::microseconds(100);
+  }
+
  protected:
   DeviceTest() {
     comm::register_device_backend(
@@ -29,12 +36,6 @@ class DeviceTest : public ::testing::Test {
       sim::synchronise();
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): a test of failures has seen it
     }
-  }
-
-  /// Kernels and collectives begin late, each stream by its own chance.
-  static void delay(std::uint64_t seed) {
-    sim::settings().delay_seed = seed;
-    sim::settings().longest_delay = std::chrono::microseconds(100);
   }
 };
 

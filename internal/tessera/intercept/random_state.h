@@ -5,9 +5,13 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace tessera::intercept {
+
+/// The thread's current accelerator, if the process has begun to use it: to ask a device for its generator is to begin.
+std::optional<at::Device> accelerator_in_use();
 
 /// The states of some of LibTorch's default generators, which all threads of the process share.
 class RandomState {

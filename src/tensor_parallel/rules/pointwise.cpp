@@ -63,7 +63,7 @@ at::DimVector strides_of_result(OperatorCall& call) {
   config.set_check_mem_overlap(false).check_all_same_dtype(false).add_owned_output(at::Tensor());
   config.declare_static_dtype_and_device(at::kFloat, at::kMeta);
   call.for_each_tensor([&](std::size_t, const at::Tensor& tensor) -> at::Tensor {
-    config.add_owned_const_input(at::Tensor(at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), at::kFloat)));
+    config.add_owned_const_input(at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), at::kFloat));
     return {};
   });
   at::TensorIterator iterator = config.build();

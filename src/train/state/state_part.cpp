@@ -3,6 +3,7 @@
 #include <tessera/checkpoint/safetensors.h>
 #include <tessera/core/digest.h>
 #include <tessera/data_parallel/gradient_hook.h>
+#include <tessera/intercept/random_state.h>
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -14,6 +15,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "train/state/saved_names.h"
@@ -214,11 +216,8 @@ std::uint64_t derived_seed(const at::Tensor& state_of_rank_0, int rank) {
 
 /// States of accelerators' generators are bytes of their own kinds.
 std::uint64_t seed_from_bytes(const at::Tensor& state_of_rank_0, int rank) {
-  Digest all;
-  const auto* const bytes = state_of_rank_0.const_data_ptr<std::uint8_t>();
-  for (std::int64_t i = 0; i < state_of_rank_0.numel(); ++i) all.add(std::uint64_t{bytes[i]});
-  all.add(static_cast<std::uint64_t>(rank));
-  return all.value();
+  const std::string_view bytes(static_cast<const char*>(state_of_rank_0.const_data_ptr()), state_of_rank_0.nbytes());
+  return Digest().add(bytes).add(static_cast<std::uint64_t>(rank)).value();
 }
 
 /// The default generator of the CPU, or of the thread's current accelerator.
@@ -264,12 +263,11 @@ class RandomPart : public StatePart {
     }
     if (!state_.defined()) return;
     at::Generator generator = *default_generator();
-    const auto seed = [this] { return of_accelerator_ ? seed_from_bytes(state_, rank_) : derived_seed(state_, rank_); };
     const std::lock_guard lock(generator.mutex());
     if (is_own_) {
       generator.set_state(state_);
     } else {
-      generator.set_current_seed(seed());
+      generator.set_current_seed(of_accelerator_ ? seed_from_bytes(state_, rank_) : derived_seed(state_, rank_));
       notes.push_back("the saved run had no rank " + std::to_string(rank_) + ": the random numbers of this rank" +
                       (of_accelerator_ ? " on " + kind() : "") +
                       " begin with a seed that was drawn from rank 0's state");
@@ -284,14 +282,10 @@ class RandomPart : public StatePart {
     return c10::DeviceTypeName(type.value_or(at::kCPU), /*lower_case=*/true);
   }
   std::string name_of(int rank) const { return kRandomPrefix + std::to_string(rank) + "/" + kind(); }
-  /// None for an accelerator that this process does not use: asking for its generator would begin to use it.
   std::optional<at::Generator> default_generator() const {
     if (!of_accelerator_) return at::detail::getDefaultCPUGenerator();
-    const auto type = at::accelerator::getAccelerator();
-    if (!type || at::accelerator::deviceCount() == 0) return std::nullopt;
-    const auto index = at::accelerator::getDeviceIndex();
-    if (!at::globalContext().getAcceleratorHooksInterface(type).hasPrimaryContext(index)) return std::nullopt;
-    return at::globalContext().defaultGenerator(at::Device(*type, index));
+    const auto device = intercept::accelerator_in_use();
+    return device ? std::optional(at::globalContext().defaultGenerator(*device)) : std::nullopt;
   }
 
   int rank_;

@@ -26,6 +26,8 @@ using train::StatePart;
 using train::ValuePart;
 
 struct TrainingState::Parts {
+  explicit Parts(std::optional<Communicator> ranks);
+
   std::optional<Communicator> comm;
   std::optional<ParallelModel> model;
   torch::optim::Optimizer* optimizer = nullptr;
@@ -40,6 +42,11 @@ struct TrainingState::Parts {
   void fill(const StateSource& source, const std::vector<HeldSlice>& slices) const;
 };
 
+TrainingState::Parts::Parts(std::optional<Communicator> ranks) : comm(std::move(ranks)) {
+  add("random", train::random_part(rank()));
+  add("random of the accelerator", train::accelerator_random_part(rank()));
+}
+
 void TrainingState::Parts::add(const std::string& name, std::unique_ptr<StatePart> part) {
   if (!others.emplace(name, std::move(part)).second) {
     throw ConfigError("a TrainingState was given \"" + name + "\" twice: a checkpoint has room for one");
@@ -53,16 +60,9 @@ std::vector<StatePart*> TrainingState::Parts::all_others() const {
   return list;
 }
 
-TrainingState::TrainingState() : parts_(std::make_unique<Parts>()) {
-  parts_->add("random", train::random_part(parts_->rank()));
-  parts_->add("random of the accelerator", train::accelerator_random_part(parts_->rank()));
-}
+TrainingState::TrainingState() : parts_(std::make_unique<Parts>(std::nullopt)) {}
 
-TrainingState::TrainingState(const Ranks& ranks) : parts_(std::make_unique<Parts>()) {
-  parts_->comm = ranks.comm();
-  parts_->add("random", train::random_part(parts_->rank()));
-  parts_->add("random of the accelerator", train::accelerator_random_part(parts_->rank()));
-}
+TrainingState::TrainingState(const Ranks& ranks) : parts_(std::make_unique<Parts>(ranks.comm())) {}
 
 TrainingState::~TrainingState() = default;
 

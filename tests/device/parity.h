@@ -1,0 +1,41 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <exception>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "device/on_devices.h"
+#include "parity/training.h"
+
+// Trainings on devices beside one process that trains on the CPU.
+
+namespace tessera::testing {
+
+enum class ProgramStream { kDefault, kItsOwn };
+
+using TrainOnRanks = std::function<State(const ParityCase&, const std::string& variant, const Communicator&)>;
+
+/// Each variant ends with the weights of one process, whatever the delays.
+inline void expect_parity(ParityCase parity, const std::vector<std::string>& variants, const TrainOnRanks& train,
+                          ProgramStream stream = ProgramStream::kDefault) {
+  const State expected = train_alone(parity);
+  parity.device_type = sim::kSim;
+  std::uint64_t seed = stream == ProgramStream::kDefault ? 1 : 20;
+  for (const auto& variant : variants) {
+    const auto compare = [&](const World& world, const at::Device& /*device*/) {
+      require_equal(train(parity, variant, world.comm()), expected, parity, variant);
+    };
+    try {
+      DeviceTest::delay(seed++);
+      stream == ProgramStream::kDefault ? on_devices(parity.num_ranks, compare)
+                                        : on_own_streams(parity.num_ranks, compare);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << variant << ": " << error.what();
+    }
+  }
+}
+
+}  // namespace tessera::testing
