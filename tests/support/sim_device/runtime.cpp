@@ -18,6 +18,8 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::steady_clock;
 
+constexpr std::size_t kStreamsOfDevice = 32;
+
 thread_local int t_device = 0;
 thread_local std::map<int, c10::StreamId> t_streams;
 
@@ -90,9 +92,14 @@ StreamQueue& Runtime::queue(const c10::Stream& stream) {
 
 c10::Stream Runtime::new_stream(int device) {
   const std::lock_guard lock(mutex_);
+  Device& owner = *devices_.at(static_cast<std::size_t>(device));
+  const std::size_t turn = owner.num_given++ % kStreamsOfDevice;
+  if (turn == owner.streams.size()) {
+    queues_.push_back(std::make_unique<StreamQueue>(queues_.size(), device));
+    owner.streams.push_back(queues_.back().get());
+  }
   // Ids of streams are never 0, which means the default one: there is at least one device, whose stream has that place.
-  queues_.push_back(std::make_unique<StreamQueue>(queues_.size(), device));
-  return c10::Stream(c10::Stream::UNSAFE, sim::device(device), static_cast<c10::StreamId>(queues_.back()->id()));
+  return c10::Stream(c10::Stream::UNSAFE, sim::device(device), static_cast<c10::StreamId>(owner.streams[turn]->id()));
 }
 
 void Runtime::throw_violation() {

@@ -38,6 +38,7 @@ class Runtime {
 
   // Streams. The one with id 0 is a device's default stream.
   StreamQueue& queue(const c10::Stream& stream);
+  /// A device has a number of them, which are given out in turns, as on CUDA: what made one does not give it back.
   c10::Stream new_stream(int device);
   void launch(StreamQueue& queue, const std::string& op, const std::vector<SpanAccess>& accesses,
               std::function<void()> kernel);
@@ -80,6 +81,8 @@ class Runtime {
     std::size_t used = 0;
     std::size_t peak = 0;
     std::vector<Lingering> lingering;
+    std::vector<StreamQueue*> streams;  // beside the default one
+    std::size_t num_given = 0;
   };
 
   Runtime();
