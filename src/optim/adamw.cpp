@@ -11,9 +11,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -23,13 +25,22 @@ namespace tessera::optim {
 /// The arguments of one call of the fused kernel: parameters of one device and dtype, with their gradients and states.
 class FusedBatch {
  public:
-  /// Advances `state` by a step and creates the tensors that it lacks. Requires: gradient and parameter are dense, of
-  /// one dtype and device.
-  void add(const at::Tensor& parameter, const at::Tensor& gradient, torch::optim::AdamWParamState& state, bool amsgrad);
-  void run(const torch::optim::AdamWOptions& options);
+  /// Which step of a parameter this is, if all were made.
+  struct Step {
+    std::int64_t number;
+    std::vector<const LateNumbers*> undecided;  // of the steps before; those that were not made do not count
+
+    auto operator<=>(const Step&) const = default;
+  };
+
+  /// Creates the tensors that `state` lacks. Requires: gradient and parameter are dense, of one dtype and device.
+  void add(const at::Tensor& parameter, const at::Tensor& gradient, torch::optim::AdamWParamState& state,
+           const Step& step, bool amsgrad);
+  /// With `found`: nothing changes if its first number is 1.
+  void run(const torch::optim::AdamWOptions& options, const LateNumbers* found);
 
  private:
-  const at::Tensor& step_tensor(std::int64_t step, const at::Device& device);
+  const at::Tensor& step_tensor(const Step& step, const at::Device& device);
 
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> gradients_;
@@ -37,11 +48,15 @@ class FusedBatch {
   std::vector<at::Tensor> squares_;
   std::vector<at::Tensor> greatest_squares_;
   std::vector<at::Tensor> steps_;
-  std::map<std::int64_t, at::Tensor> step_tensors_;             // by number: most parameters share one
+  std::map<Step, at::Tensor> step_tensors_;                     // most parameters share one
   std::vector<std::pair<at::Tensor, at::Tensor>> write_backs_;  // a parameter with gaps, and the copy that is stepped
 };
 
 namespace {
+
+at::Tensor first_of(const LateNumbers& numbers, const at::Device& device) {
+  return numbers.on_device().select(0, 0).to(device, at::kFloat, /*non_blocking=*/true);
+}
 
 /// Copies the tensor if its layout differs: the kernel processes memory from the first element to the last and ignores
 /// strides.
@@ -67,13 +82,12 @@ at::Tensor state_like(const at::Tensor& parameter, const at::Tensor& state) {
 }  // namespace
 
 void FusedBatch::add(const at::Tensor& parameter, const at::Tensor& gradient, torch::optim::AdamWParamState& state,
-                     bool amsgrad) {
+                     const Step& step, bool amsgrad) {
   at::Tensor stepped = parameter;
   if (!parameter.is_non_overlapping_and_dense()) {
     stepped = at::empty_like(parameter).copy_(parameter);
     write_backs_.emplace_back(parameter, stepped);
   }
-  state.step(state.step() + 1);
   state.exp_avg(state_like(stepped, state.exp_avg()));
   state.exp_avg_sq(state_like(stepped, state.exp_avg_sq()));
   if (amsgrad) state.max_exp_avg_sq(state_like(stepped, state.max_exp_avg_sq()));
@@ -83,19 +97,24 @@ void FusedBatch::add(const at::Tensor& parameter, const at::Tensor& gradient, to
   averages_.push_back(state.exp_avg());
   squares_.push_back(state.exp_avg_sq());
   if (amsgrad) greatest_squares_.push_back(state.max_exp_avg_sq());
-  steps_.push_back(step_tensor(state.step(), parameter.device()));
+  steps_.push_back(step_tensor(step, parameter.device()));
 }
 
-const at::Tensor& FusedBatch::step_tensor(std::int64_t step, const at::Device& device) {
+const at::Tensor& FusedBatch::step_tensor(const Step& step, const at::Device& device) {
   at::Tensor& tensor = step_tensors_[step];
-  if (!tensor.defined()) tensor = at::full({}, step, at::TensorOptions(at::kFloat).device(device));
+  if (tensor.defined()) return tensor;
+  tensor = at::full({}, step.number, at::TensorOptions(at::kFloat).device(device));
+  for (const LateNumbers* const found : step.undecided) tensor.sub_(first_of(*found, device));
   return tensor;
 }
 
-void FusedBatch::run(const torch::optim::AdamWOptions& options) {
+void FusedBatch::run(const torch::optim::AdamWOptions& options, const LateNumbers* found) {
   const auto& [beta1, beta2] = options.betas();
+  std::optional<at::Tensor> skips;
+  if (found) skips = first_of(*found, parameters_.front().device());
   at::_fused_adamw_(parameters_, gradients_, averages_, squares_, greatest_squares_, steps_, options.lr(), beta1, beta2,
-                    options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false);
+                    options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false,
+                    /*grad_scale=*/std::nullopt, skips);
   for (auto& [parameter, stepped] : write_backs_) parameter.copy_(stepped);
 }
 
@@ -180,14 +199,7 @@ AdamW::AdamW(std::vector<at::Tensor> parameters, const AdamWOptions& defaults)
     : AdamW(std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(std::move(parameters))},
             defaults) {}
 
-at::Tensor AdamW::step(LossClosure closure) {
-  at::Tensor loss;
-  if (closure) {
-    const at::AutoGradMode with_grad(true);
-    loss = closure();
-  }
-  const at::NoGradGuard no_grad;
-  // Check all parameters before any is changed.
+void AdamW::check_parameters() const {
   for (std::size_t group = 0; group < param_groups_.size(); ++group) {
     const auto& parameters = param_groups_[group].params();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -196,27 +208,85 @@ at::Tensor AdamW::step(LossClosure closure) {
       check_gradient(parameters[i], i, group);
     }
   }
+}
+
+void AdamW::step_all(const LateNumbers* found) {
+  const at::NoGradGuard no_grad;
+  check_parameters();  // before any is changed
+  Times times;
   for (const auto& group : param_groups_) {
     const AdamWOptions& options = options_of(group);
     std::map<Place, FusedBatch> batches;
     std::unordered_set<const void*> seen;
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
-      auto& state = state_[parameter.unsafeGetTensorImpl()];
-      if (!state) state = std::make_unique<AdamWParamState>();
-      batches[place_of(parameter)].add(parameter, parameter.grad(), static_cast<AdamWParamState&>(*state),
-                                       options.amsgrad());
+      void* const key = parameter.unsafeGetTensorImpl();
+      auto& held = state_[key];
+      if (!held) held = std::make_unique<AdamWParamState>();
+      auto& state = static_cast<AdamWParamState&>(*held);
+      FusedBatch::Step step{state.step() + ++times[key], {}};
+      for (const Undecided& earlier : undecided_) {
+        const auto made = earlier.times.find(key);
+        if (made == earlier.times.end()) continue;
+        step.number += made->second;
+        step.undecided.insert(step.undecided.end(), static_cast<std::size_t>(made->second), &earlier.found);
+      }
+      batches[place_of(parameter)].add(parameter, parameter.grad(), state, step, options.amsgrad());
     }
-    for (auto& [place, batch] : batches) batch.run(options);
+    for (auto& [place, batch] : batches) batch.run(options, found);
   }
+  if (found) {
+    undecided_.push_back({*found, std::move(times)});
+  } else {
+    count(times);
+  }
+}
+
+at::Tensor AdamW::step(LossClosure closure) {
+  at::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode with_grad(true);
+    loss = closure();
+  }
+  settle();
+  step_all(nullptr);
   return loss;
 }
 
+void AdamW::step_unless(const LateNumbers& found) {
+  constexpr std::size_t kMostUndecided = 4;  // so far a host may run ahead
+  while (!undecided_.empty() && (undecided_.front().found.are_here() || undecided_.size() >= kMostUndecided)) {
+    decide();
+  }
+  step_all(&found);
+}
+
+void AdamW::settle() {
+  while (!undecided_.empty()) decide();
+}
+
+void AdamW::decide() {
+  const Undecided oldest = std::move(undecided_.front());
+  undecided_.pop_front();
+  if (oldest.found.values().front() == 0) count(oldest.times);
+}
+
+void AdamW::count(const Times& times) {
+  for (const auto& [parameter, number] : times) {
+    const auto found = state_.find(parameter);
+    if (found == state_.end()) continue;
+    auto& state = static_cast<AdamWParamState&>(*found->second);
+    state.step(state.step() + number);
+  }
+}
+
 void AdamW::save(torch::serialize::OutputArchive& archive) const {
+  const_cast<AdamW*>(this)->settle();  // NOLINT(cppcoreguidelines-pro-type-const-cast): what is saved does not change
   torch::optim::serialize<AdamWParamState, AdamWOptions>(archive, *this);
 }
 
 void AdamW::load(torch::serialize::InputArchive& archive) {
+  settle();
   torch::optim::serialize<AdamWParamState, AdamWOptions>(archive, *this);
 }
 

@@ -1,5 +1,6 @@
 #include <tessera/core/error.h>
 #include <tessera/intercept/acting_tensor.h>
+#include <tessera/optim/adamw.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/shard/gradient_promise.h>
 
@@ -7,8 +8,11 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <cmath>
+#include <deque>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <tuple>
@@ -16,7 +20,18 @@
 #include <utility>
 
 namespace tessera {
+
+using optim::LateNumbers;
+
 namespace {
+
+// What a report of an optimizer's gradients has.
+constexpr std::int64_t kFound = 0;  // 1: an infinity
+constexpr std::int64_t kGreatestScale = 1;
+constexpr std::int64_t kLeastScaleNegated = 2;
+
+/// So many updates the host may run ahead of the device.
+constexpr std::size_t kUpdatesBehind = 2;
 
 GradScalerOptions checked(const GradScalerOptions& options) {
   std::string faults;
@@ -97,93 +112,90 @@ GradScaler::GradScaler(const ParallelModel& model, const GradScalerOptions& opti
 GradScaler::GradScaler(const std::vector<Ranks>& axes, const GradScalerOptions& options)
     : GradScaler(axes, options, /*may_be_alone=*/false) {}
 
-GradScaler::GradScaler(const std::vector<Ranks>& axes, const GradScalerOptions& options, bool may_be_alone)
-    : axes_(axes), options_(checked(options)), scale_(static_cast<float>(options.init_scale())) {
-  if (axes.empty() && !may_be_alone)
-    throw ConfigError("GradScaler: expected at least one axis; in one process pass the world of one");
+/// The scale of the present update. While the host does not know how the last ones ended, a device does.
+class GradScaler::Scale {
+ public:
+  Scale(const GradScalerOptions& options, int world_rank)
+      : options_(options), world_rank_(world_rank), scale_(static_cast<float>(options.init_scale())) {}
+
+  /// Waits only if the device is not that of the last updates.
+  at::Tensor on(const at::Device& device) {
+    if (on_device_.defined() && on_device_.device() == device) return on_device_;
+    learn_all();
+    at::Tensor scale = at::full({}, scale_, at::TensorOptions(at::kFloat).device(device));
+    if (device.is_cpu()) return scale;
+    on_device_ = scale;
+    tracker_on_device_ = at::full({}, growth_tracker_, at::TensorOptions(at::kInt).device(device));
+    return scale;
+  }
+
+  /// An update ended, of which each optimizer has a report.
+  void update(std::vector<LateNumbers> reports);
+  void learn_all() {
+    while (!unlearnt_.empty()) learn_oldest();
+  }
+
+  void require_same(const LateNumbers& report) const;
+
+  GradScalerState state() {
+    learn_all();
+    return {scale_, growth_tracker_};
+  }
+  void set_state(const GradScalerState& state) {
+    learn_all();
+    scale_ = static_cast<float>(state.scale);
+    growth_tracker_ = state.growth_tracker;
+    on_device_ = at::Tensor();
+  }
+  std::int64_t num_skipped() {
+    learn_all();
+    return num_skipped_;
+  }
+
+ private:
+  using Reports = std::vector<LateNumbers>;
+
+  void learn_oldest();
+  void learn(bool found);
+
+  GradScalerOptions options_;
+  int world_rank_;
+  float scale_;  // float, as on devices: all ranks compute the same value
+  std::int64_t growth_tracker_ = 0;
+  std::int64_t num_skipped_ = 0;
+  at::Tensor on_device_;
+  at::Tensor tracker_on_device_;
+  std::deque<Reports> unlearnt_;
+};
+
+void GradScaler::Scale::update(Reports reports) {
+  if (on_device_.defined()) {
+    at::Tensor found = at::zeros_like(on_device_);
+    for (const LateNumbers& report : reports) {
+      found = at::maximum(found, report.on_device()[kFound].to(found.device(), /*non_blocking=*/true));
+    }
+    at::_amp_update_scale_(on_device_, tracker_on_device_, found, options_.growth_factor(), options_.backoff_factor(),
+                           options_.growth_interval());
+  }
+  unlearnt_.push_back(std::move(reports));
+  // Not whenever numbers happen to be here: what is wrong must be found in the same update on every rank.
+  const std::size_t num_behind = on_device_.defined() ? kUpdatesBehind : 0;
+  while (unlearnt_.size() > num_behind) learn_oldest();
 }
 
-at::Tensor GradScaler::scale(const at::Tensor& loss) const {
-  if (!options_.enabled()) return loss;
-  // A float tensor, not a number: multiplied by a number, a loss in fp16 would stay fp16 and overflow.
-  return loss * at::full({}, scale_, at::TensorOptions(at::kFloat).device(loss.device()));
+void GradScaler::Scale::learn_oldest() {
+  const Reports reports = std::move(unlearnt_.front());
+  unlearnt_.pop_front();
+  bool found = false;
+  for (const LateNumbers& report : reports) {
+    require_same(report);
+    found = found || report.values()[kFound] != 0;
+  }
+  learn(found);
 }
 
-void GradScaler::unscale(torch::optim::Optimizer& optimizer) {
-  if (!options_.enabled()) return;
-  if (verdicts_.contains(&optimizer)) {
-    throw ConfigError(
-        "GradScaler: unscale() was called twice for one optimizer, or after its step(); call update() after each step");
-  }
-  for (const auto& group : optimizer.param_groups()) shard::require_no_promise(group.params(), "GradScaler");
-  const at::NoGradGuard no_grad;
-  const bool found = agree(divide(gradients_of(optimizer)), device_of(optimizer));
-  verdicts_[&optimizer] = {found, false};
-  found_infinity_ = found_infinity_ || found;
-}
-
-bool GradScaler::divide(const std::vector<at::Tensor>& gradients) const {
-  // The kernel takes lists of one device and dtype.
-  std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, c10::ScalarType>, std::vector<at::Tensor>> lists;
-  for (const at::Tensor& given : gradients) {
-    // It supports neither complex nor sparse tensors.
-    const at::Tensor dense = given.is_sparse() ? given._values() : given;
-    const at::Tensor gradient = dense.is_complex() ? at::view_as_real(dense) : dense;
-    lists[{gradient.device().type(), gradient.device().index(), gradient.scalar_type()}].push_back(gradient);
-  }
-  const auto inverse = static_cast<float>(1.0 / scale_);
-  std::vector<at::Tensor> found;
-  for (const auto& [place, list] : lists) {
-    const auto options = at::TensorOptions(at::kFloat).device(list.front().device());
-    found.push_back(at::zeros({}, options));
-    at::_amp_foreach_non_finite_check_and_unscale_(list, found.back(), at::full({}, inverse, options));
-  }
-  bool any = false;
-  for (const at::Tensor& one : found) any = one.item<float>() != 0 || any;
-  return any;
-}
-
-bool GradScaler::agree(bool found, const at::Device& device) const {
-  // The scale is sent too, once with each sign, so that one message gives its maximum and its minimum.
-  at::Tensor report = at::tensor({found ? 1.0F : 0.0F, scale_, -scale_}).to(device);
-  for (const Ranks& ranks : axes_) {
-    if (ranks.comm().size() > 1) ranks.comm().all_reduce(report, ReduceOp::kMax);
-  }
-  const at::Tensor agreed = report.cpu();
-  const float greatest = agreed[1].item<float>();
-  const float least = -agreed[2].item<float>();
-  if (greatest != least) {
-    std::ostringstream fault;
-    fault << "GradScaler: rank " << axes_.front().comm().world_rank() << " has the scale " << scale_
-          << ", others have from " << least << " to " << greatest << "; set the same options and state on every rank";
-    throw ConfigError(fault.str());
-  }
-  return agreed[0].item<float>() != 0;
-}
-
-bool GradScaler::step(torch::optim::Optimizer& optimizer) {
-  if (!options_.enabled()) {
-    optimizer.step();
-    return true;
-  }
-  if (!verdicts_.contains(&optimizer)) unscale(optimizer);
-  Verdict& verdict = verdicts_[&optimizer];
-  if (verdict.stepped) {
-    throw ConfigError("GradScaler: step() was called twice for one optimizer; call update() after each step");
-  }
-  verdict.stepped = true;
-  if (!verdict.found_infinity) optimizer.step();
-  return !verdict.found_infinity;
-}
-
-void GradScaler::update() {
-  if (!options_.enabled()) return;
-  if (verdicts_.empty()) {
-    throw ConfigError("GradScaler: update() without a step() before it; nothing is known of the gradients");
-  }
-  const bool found = found_infinity_;
-  verdicts_.clear();
-  found_infinity_ = false;
+/// As at::_amp_update_scale_() computes it.
+void GradScaler::Scale::learn(bool found) {
   if (found) {
     ++num_skipped_;
     growth_tracker_ = 0;
@@ -202,6 +214,115 @@ void GradScaler::update() {
   }
 }
 
+void GradScaler::Scale::require_same(const LateNumbers& report) const {
+  const float greatest = report.values()[kGreatestScale];
+  const float least = -report.values()[kLeastScaleNegated];
+  if (greatest == least) return;
+  std::ostringstream fault;
+  fault << "GradScaler: rank " << world_rank_ << " has the scale " << scale_ << ", others have from " << least << " to "
+        << greatest << "; set the same options and state on every rank";
+  throw ConfigError(fault.str());
+}
+
+GradScaler::GradScaler(const std::vector<Ranks>& axes, const GradScalerOptions& options, bool may_be_alone)
+    : axes_(axes), options_(checked(options)) {
+  if (axes.empty() && !may_be_alone)
+    throw ConfigError("GradScaler: expected at least one axis; in one process pass the world of one");
+  scale_ = std::make_unique<Scale>(options, axes.empty() ? 0 : axes.front().comm().world_rank());
+}
+
+GradScaler::~GradScaler() = default;
+GradScaler::GradScaler(GradScaler&&) noexcept = default;
+GradScaler& GradScaler::operator=(GradScaler&&) noexcept = default;
+
+at::Tensor GradScaler::scale(const at::Tensor& loss) const {
+  if (!options_.enabled()) return loss;
+  // A float tensor, not a number: multiplied by a number, a loss in fp16 would stay fp16 and overflow. A copy, because
+  // backward needs it when the next scale may be there already.
+  return loss * scale_->on(loss.device()).clone();
+}
+
+void GradScaler::unscale(torch::optim::Optimizer& optimizer) {
+  if (!options_.enabled()) return;
+  if (verdicts_.contains(&optimizer)) {
+    throw ConfigError(
+        "GradScaler: unscale() was called twice for one optimizer, or after its step(); call update() after each step");
+  }
+  for (const auto& group : optimizer.param_groups()) shard::require_no_promise(group.params(), "GradScaler");
+  const at::NoGradGuard no_grad;
+  const at::Device device = device_of(optimizer);
+  LateNumbers report = divide(gradients_of(optimizer), device);
+  if (device.is_cpu()) scale_->require_same(report);
+  verdicts_.insert_or_assign(&optimizer, Verdict{std::move(report)});
+}
+
+LateNumbers GradScaler::divide(const std::vector<at::Tensor>& gradients, const at::Device& device) const {
+  // The kernel takes lists of one device and dtype.
+  std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, c10::ScalarType>, std::vector<at::Tensor>> lists;
+  for (const at::Tensor& given : gradients) {
+    // It supports neither complex nor sparse tensors.
+    const at::Tensor dense = given.is_sparse() ? given._values() : given;
+    const at::Tensor gradient = dense.is_complex() ? at::view_as_real(dense) : dense;
+    lists[{gradient.device().type(), gradient.device().index(), gradient.scalar_type()}].push_back(gradient);
+  }
+  const at::Tensor scale = scale_->on(device);
+  const at::Tensor inverse = scale.to(at::kDouble).reciprocal().to(at::kFloat);
+  at::Tensor any = at::zeros_like(scale);
+  for (const auto& [place, list] : lists) {
+    const at::Device here = list.front().device();
+    at::Tensor found = at::zeros({}, any.options().device(here));
+    at::_amp_foreach_non_finite_check_and_unscale_(list, found, inverse.to(here, /*non_blocking=*/true));
+    any = at::maximum(any, found.to(device, /*non_blocking=*/true));
+  }
+  // The scale is sent too, once with each sign, so that one message gives its maximum and its minimum.
+  at::Tensor report = at::stack({any, scale, -scale});
+  for (const Ranks& ranks : axes_) {
+    if (ranks.comm().size() > 1) ranks.comm().all_reduce(report, ReduceOp::kMax);
+  }
+  return LateNumbers(report);
+}
+
+GradScaler::StepMade GradScaler::step(torch::optim::Optimizer& optimizer) {
+  StepMade made;
+  if (!options_.enabled()) {
+    optimizer.step();
+    return made;
+  }
+  if (!verdicts_.contains(&optimizer)) unscale(optimizer);
+  Verdict& verdict = verdicts_.at(&optimizer);
+  if (verdict.stepped) {
+    throw ConfigError("GradScaler: step() was called twice for one optimizer; call update() after each step");
+  }
+  verdict.stepped = true;
+  made.found_ = verdict.report;
+  auto* const adamw = dynamic_cast<optim::AdamW*>(&optimizer);
+  if (adamw && !verdict.report.on_device().is_cpu()) {
+    adamw->step_unless(verdict.report);
+  } else if (made) {
+    optimizer.step();
+  }
+  return made;
+}
+
+void GradScaler::update() {
+  if (!options_.enabled()) return;
+  if (verdicts_.empty()) {
+    throw ConfigError("GradScaler: update() without a step() before it; nothing is known of the gradients");
+  }
+  std::vector<LateNumbers> reports;
+  for (const auto& [optimizer, verdict] : verdicts_) reports.push_back(verdict.report);
+  verdicts_.clear();
+  scale_->update(std::move(reports));
+}
+
+bool GradScaler::found_infinity() const {
+  return std::ranges::any_of(verdicts_, [](const auto& one) { return one.second.report.values()[kFound] != 0; });
+}
+
+double GradScaler::current_scale() const { return scale_->state().scale; }
+std::int64_t GradScaler::num_skipped() const { return scale_->num_skipped(); }
+GradScalerState GradScaler::state() const { return scale_->state(); }
+
 void GradScaler::set_state(const GradScalerState& state) {
   const auto scale = static_cast<float>(state.scale);
   if (!std::isnormal(scale) || scale < 0 || state.growth_tracker < 0) {
@@ -213,8 +334,7 @@ void GradScaler::set_state(const GradScalerState& state) {
   if (!verdicts_.empty()) {
     throw ConfigError("GradScaler: set_state() between unscale() and update(); call update() first");
   }
-  scale_ = scale;
-  growth_tracker_ = state.growth_tracker;
+  scale_->set_state(state);
 }
 
 }  // namespace tessera

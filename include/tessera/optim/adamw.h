@@ -1,9 +1,14 @@
 #pragma once
 
+#include <tessera/optim/late_numbers.h>
+
 #include <ATen/core/Tensor.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
 
+#include <cstdint>
+#include <deque>
+#include <unordered_map>
 #include <vector>
 
 namespace tessera::optim {
@@ -31,8 +36,29 @@ class AdamW : public torch::optim::Optimizer {
   /// Steps all parameters that have a gradient. Returns what `closure` returned.
   at::Tensor step(LossClosure closure = nullptr) override;
 
+  /// As step(), if the first of these numbers is 0; if it is 1, nothing changes. The host need not know it: the device
+  /// decides, and steps are counted in the states of the parameters when the host learns of them.
+  void step_unless(const LateNumbers& found);
+  /// Counts all steps in the states of the parameters, and waits for the device where it has not decided yet.
+  void settle();
+
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
+
+ private:
+  using Times = std::unordered_map<void*, std::int64_t>;  // by parameter; twice, if it is in two groups
+  /// A step of which the host does not know whether it was made.
+  struct Undecided {
+    LateNumbers found;
+    Times times;
+  };
+
+  void check_parameters() const;
+  void step_all(const LateNumbers* found);
+  void decide();
+  void count(const Times& times);
+
+  std::deque<Undecided> undecided_;
 };
 
 }  // namespace tessera::optim

@@ -130,6 +130,7 @@ bool holds(const ParameterPart& part) { return part.held.size > 0 || part.slice.
 
 OptimizerState::OptimizerState(torch::optim::Optimizer& optimizer, const PartsByTensor& parts)
     : optimizer_(optimizer), kind_(kind_of(optimizer)) {
+  if (auto* const adamw = dynamic_cast<optim::AdamW*>(&optimizer)) adamw->settle();
   std::unordered_set<const c10::TensorImpl*> seen;
   for (std::size_t group = 0; group < optimizer_.param_groups().size(); ++group) {
     const auto& parameters = optimizer_.param_groups()[group].params();
