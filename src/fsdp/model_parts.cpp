@@ -30,6 +30,11 @@ void cast_buffers(const std::vector<at::Tensor>& buffers, c10::ScalarType dtype)
   }
 }
 
+void move_to(const c10::Device& device, const at::Tensor& tensor) {
+  const at::NoGradGuard no_grad;
+  if (tensor.device() != device) set_memory(tensor, tensor.detach().to(device));
+}
+
 /// An upper bound for the bytes of a flat parameter in `dtype`, with a gap after each tensor up to the next vector.
 std::size_t flat_bytes(const UnitPlan& unit, c10::ScalarType dtype) {
   std::size_t num_bytes = 0;
@@ -42,7 +47,7 @@ std::size_t flat_bytes(const UnitPlan& unit, c10::ScalarType dtype) {
 }
 
 c10::Device device_of(const std::vector<UnitPlan>& units) {
-  return units.empty() ? c10::Device(c10::kCPU) : units.front().parameters.tensors.front().device();
+  return units.empty() ? c10::Device(c10::kCPU) : units.front().device;
 }
 
 UnitPrecision precision_of(const std::string& unit, const FsdpOptions& options) {
@@ -65,7 +70,10 @@ ModelParts::ModelParts(std::shared_ptr<torch::nn::Module> model, UnitRanks ranks
 void ModelParts::prepare_whole_tensors(const FsdpOptions& options) {
   std::vector<at::Tensor> whole = buffers().tensors;
   whole.insert(whole.end(), replicated_.tensors.begin(), replicated_.tensors.end());
-  for (const at::Tensor& tensor : whole) materialize(tensor);
+  for (const at::Tensor& tensor : whole) {
+    materialize(tensor);
+    if (options.device()) move_to(*options.device(), tensor);
+  }
   cast_buffers(buffers().tensors, options.buffer_dtype());
   if (!options.init_sync()) return;
   broadcast_all(ranks_.shards, whole, 0);

@@ -31,7 +31,8 @@ class Planner {
   explicit Planner(const FsdpOptions& options)
       : policy_(options.auto_wrap()),
         max_bytes_(options.max_unit_bytes() > 0 ? options.max_unit_bytes() : std::numeric_limits<std::int64_t>::max()),
-        min_elements_(min_elements_of(options)) {}
+        min_elements_(min_elements_of(options)),
+        device_(options.device()) {}
 
   ModelPlan plan(const torch::nn::Module& model) {
     make_units("", visit(model, ""));
@@ -89,7 +90,7 @@ class Planner {
     for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
       const std::int64_t more = parameters.tensors[i].numel() * parameters.tensors[i].element_size();
       if (i == 0 || more > max_bytes_ - num_bytes) {
-        plan_.units.push_back({name, {}});
+        plan_.units.push_back({name, {}, device_.value_or(parameters.tensors[i].device())});
         num_bytes = 0;
       }
       num_bytes += more;
@@ -112,6 +113,7 @@ class Planner {
   const WrapPolicy& policy_;
   std::int64_t max_bytes_;  // of a unit
   std::int64_t min_elements_;
+  std::optional<c10::Device> device_;
   std::unordered_set<const c10::TensorImpl*> seen_;
   ModelPlan plan_;
 };

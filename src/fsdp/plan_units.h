@@ -3,6 +3,8 @@
 #include <tessera/fsdp/fsdp_options.h>
 #include <tessera/shard/named_tensors.h>
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -13,6 +15,7 @@ namespace tessera::fsdp {
 struct UnitPlan {
   std::string name;  ///< of the module; "" for the model itself
   NamedTensors parameters;
+  c10::Device device;  ///< where they train
 };
 
 struct ModelPlan {

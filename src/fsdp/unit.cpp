@@ -111,7 +111,7 @@ Unit::Unit(const UnitPlan& plan, int number, UnitRanks ranks, const UnitPrecisio
       ranks_(std::move(ranks)),
       gradient_buffers_(std::move(gradients)),
       is_trained_(plan.parameters.tensors.front().requires_grad()),
-      device_(plan.parameters.tensors.front().device()),
+      device_(plan.device),
       dtype_(plan.parameters.tensors.front().scalar_type()),
       compute_dtype_(either(precision.param_dtype, dtype_)),
       gradient_dtype_(either(precision.reduce_dtype, compute_dtype_)),

@@ -66,6 +66,12 @@ bool is_shape_of(const Slice& slice, const at::Tensor& tensor) {
   throw ConfigError(text.str());
 }
 
+c10::DispatchKeySet with_device_of(c10::DispatchKeySet other, c10::DispatchKeySet keys) {
+  const c10::BackendComponent before = keys.highestBackendKey();
+  if (before == other.highestBackendKey()) return keys;
+  return (keys - c10::getAutocastRelatedKeySetFromBackend(before)).remove_backend(before) | other;
+}
+
 /// TensorImpl lets only derived classes change its keys.
 struct KeysOf : c10::TensorImpl {
   static c10::DispatchKeySet& in(c10::TensorImpl& impl) { return impl.*&KeysOf::key_set_; }
@@ -86,13 +92,11 @@ void set_global_slice(const at::Tensor& tensor, const Slice& slice) {
 }
 
 void set_memory(const at::Tensor& tensor, const at::Tensor& memory) {
-  if (tensor.device().type() != memory.device().type()) {
-    throw InternalError("a tensor on " + tensor.device().str() + " was to get memory on " + memory.device().str());
-  }
   c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  const c10::DispatchKeySet keys = impl.key_set();
+  const c10::DispatchKeySet of_memory = memory.unsafeGetTensorImpl()->key_set();
+  const c10::DispatchKeySet keys = with_device_of(of_memory, impl.key_set());
   auto marks = impl.get_backend_meta_intrusive_ptr();
-  KeysOf::in(impl) = memory.unsafeGetTensorImpl()->key_set();  // else set_data() would be dispatched by the old keys
+  KeysOf::in(impl) = of_memory;  // else set_data() would be dispatched by the old keys
   at::Tensor(tensor).set_data(memory);
   if (marks) impl.set_backend_meta(std::move(marks));
   KeysOf::in(impl) = keys;

@@ -3,11 +3,13 @@
 #include <tessera/core/options.h>
 #include <tessera/shard/flat_source.h>
 
+#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 #include <torch/arg.h>
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <typeinfo>
 #include <vector>
@@ -104,6 +106,9 @@ struct FsdpOptions {
   TORCH_ARG(bool, init_sync) = true;
   /// Before each forward that builds a graph, and after each backward that averages, every rank takes rank 0's buffers.
   TORCH_ARG(bool, broadcast_buffers) = true;
+  /// Where the model trains. The units of a model on the CPU, also of one without bytes (DeferredInit), go there one by
+  /// one: the device never holds more than its shards and a unit. Nullopt: where the model is.
+  TORCH_ARG(std::optional<c10::Device>, device) = std::nullopt;
   /// Where ranks share memory, the parameters lie there once and nothing is gathered. Off: each rank has its own copy.
   TORCH_ARG(bool, shared_copy) = true;
   /// Where parameters come from when they are used, and where shards lie. Null: they lie with the ranks, which gather
@@ -125,7 +130,7 @@ struct FsdpOptions {
   TORCH_ARG(std::int64_t, micro_batches) = 0;
 
  public:
-  /// Without `auto_wrap`, `flat_sources` and `unit_precision`, which have no text form.
+  /// Without `auto_wrap`, `device`, `flat_sources` and `unit_precision`, which have no text form.
   static const FieldList<FsdpOptions>& fields();
 };
 

@@ -16,8 +16,8 @@ Slice global_slice(const at::Tensor& tensor);
 /// Throws ConfigError when the indices of the slice do not give the tensor's shape.
 void set_global_slice(const at::Tensor& tensor, const Slice& slice);
 
-/// As `tensor.set_data(memory)`, but the tensor keeps its BackendMeta and its dispatch keys. Requires: both are on the
-/// same type of device.
+/// As `tensor.set_data(memory)`, but the tensor keeps its BackendMeta and its dispatch keys; on another type of device,
+/// those that are not of a device.
 void set_memory(const at::Tensor& tensor, const at::Tensor& memory);
 
 }  // namespace tessera

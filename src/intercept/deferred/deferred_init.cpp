@@ -56,8 +56,8 @@ void copy_values(const at::Tensor& target, const at::Tensor& source) {
     target.copy_(source);
     return;
   }
-  const bool fits =
-      covers_its_storage(source) && target.is_contiguous() && target.scalar_type() == source.scalar_type();
+  const bool fits = covers_its_storage(source) && target.is_contiguous() &&
+                    target.scalar_type() == source.scalar_type() && target.device() == source.device();
   // Directly in `target`'s memory if possible, so that the values never exist twice.
   const intercept::LentBytes bytes(source.storage(), fits ? c10::DataPtr(target.mutable_data_ptr(), target.device())
                                                           : intercept::bytes_for(source.storage()));
