@@ -6,8 +6,9 @@
 #include <torch/torch.h>
 #include <gtest/gtest.h>
 
-#include <exception>
+#include <array>
 #include <string>
+#include <vector>
 
 #include "device/on_devices.h"
 #include "device/parity.h"
@@ -163,6 +164,41 @@ TEST_F(ShardsOnDevices, AreReadOnOtherStreams) {
       require(torch::allclose(output.cpu(), expected->forward(input)), "the values stay");
     }
   });
+}
+
+/// Two streams that nothing orders among themselves: a unit is gathered on one of them, and both use it.
+TEST_F(ShardsOnDevices, AreReadOnTwoStreamsAtOnce) {
+  for (const std::uint64_t seed : {1, 2, 3, 4}) {
+    const auto strategy = seed % 2 == 0 ? ShardingStrategy::kFullShard : ShardingStrategy::kShardGradOp;
+    delay(seed);
+    on_devices(2, [&](const World& world, const at::Device& device) {
+      const auto expected = std::make_shared<Tower>();
+      const auto model = std::make_shared<Tower>();
+      model->to(device);
+      const auto sharded = fully_shard(model, world, tower_options().strategy(strategy));
+      const c10::impl::VirtualGuardImpl guard(device.type());
+      const std::array<c10::Stream, 2> sides{guard.getNewStream(device), guard.getNewStream(device)};
+      std::vector<Tensor> inputs;
+      for (int i = 0; i < 2; ++i) inputs.push_back(formula({2, Tower::kWidth}, i, torch::kFloat));
+      for (int step = 0; step < 3; ++step) {
+        std::vector<Tensor> outputs;
+        for (int i = 0; i < 2; ++i) {
+          const auto place = static_cast<std::size_t>(i);
+          const Tensor input = inputs[place].to(device);
+          order_streams(*current_stream(device), sides[place]);
+          input.record_stream(sides[place]);
+          const c10::StreamGuard on_side(sides[place]);
+          outputs.push_back(model->forward(input));
+        }
+        for (const c10::Stream& side : sides) order_streams(side, *current_stream(device));
+        (outputs[0].square().sum() + outputs[1].square().sum()).backward();
+        for (const c10::Stream& side : sides) order_streams(side, *current_stream(device));
+        for (std::size_t i = 0; i < 2; ++i) {
+          require(torch::allclose(outputs[i].cpu(), expected->forward(inputs[i])), "on two streams");
+        }
+      }
+    });
+  }
 }
 
 /// The same bits however late which stream is.
