@@ -58,6 +58,11 @@ SLICE = re.compile(r"\.(narrow|slice)\((?P<dim>[^,()]+), (?P<start>[^,()]+(\([^(
 BOUND = re.compile(r"^(\s+for \(.*; )(?P<left>\w+) < (?P<right>[^;]+)(;.*)$")
 COLLECTIVE = re.compile(r"(?<![\w:])(enter|sum_over_ranks|gather_whole|take_part_of)\(")
 MOVED_CUT = re.compile(r"(?<![\w:])moved_cut\(")
+ORDER = re.compile(r"^(?P<head>\s+(?:(?:if|for) \(.*\) |\w.* mutable \{ )?)(?P<object>[A-Za-z_][\w:]*(?:[.(\[]|->|\w).*?|\w+)"
+                   r"(?P<call>(?:\.|->)(?:(?:wait|note|note_use|join|synchronize)\(\)|(?<=event\.)(?:record|block)\(\w+\)));"
+                   r"(?P<tail>( \};)?)$")
+ORDER_STREAMS = re.compile(r"(?<![\w:] )\border_streams\((?=.*\);$)")
+DEVICE_GUARD = re.compile(r"^(?P<head>\s+const c10::(?:OptionalDevice|MultiStream|OptionalStream)Guard \w+)\((?P<place>.+)\);$")
 GUARD = re.compile(r"^(?P<head>\s+(?:\} else )?if \()(?P<condition>.*)(?P<tail>\) (return\b.*;|throw\b.*|continue;|\{))$")
 
 
@@ -133,11 +138,27 @@ def communication_sites(line):
             yield "wrong placement", line[:found.start()] + f"moved_cut({arguments})" + line[end:], 1
 
 
+def order_sites(line):
+    """What orders streams, or threads, left out; what is waited for still begins. A guard that guards nothing."""
+    if (found := ORDER.match(line)) and is_balanced(found["object"]) and is_balanced(found["head"].rstrip("{ ")):
+        yield ("order dropped", f"{found['head']}{{ auto&& waited = {found['object']}; if (!mutants::on<{{n}}>()) "
+               f"waited{found['call']}; }}{found['tail']}", 1)
+    elif found := ORDER_STREAMS.search(line):
+        start = found.start()
+        yield "order dropped", f"{line[:start]}(mutants::on<{{n}}>() ? void() : {line[start:-1]});", 1
+    elif found := DEVICE_GUARD.match(line):
+        place = found["place"]
+        many = "MultiStream" in found["head"]
+        kind = "std::vector<c10::Stream>" if many else f"std::optional<std::decay_t<decltype({place})>>"
+        yield "order dropped", f"{found['head']}(mutants::on<{{n}}>() ? {kind}() : {kind}({place}));", 1
+
+
 def sites_of_line(lines, index):
     line = lines[index]
     if line.strip().startswith("//"):
         return
     yield from communication_sites(line)
+    yield from order_sites(line)
     statement = statement_of(lines, index)
     if statement:
         indent, code = statement
