@@ -2,11 +2,14 @@
 #include <tessera/checkpoint/saved_step.h>
 #include <tessera/fsdp/fully_shard.h>
 #include <tessera/optim/adamw.h>
+#include <tessera/shard/stream_order.h>
 #include <tessera/train/training_state.h>
 
+#include <c10/core/Event.h>
 #include <torch/torch.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -112,6 +115,36 @@ TEST_F(StateOnDevices, GoesOnWithTheSameBits) {
       require_bits(again.weights(), expected, "from the device");
     });
   }
+}
+
+/// The device is still busy with the steps before when save() returns.
+TEST_F(StateOnDevices, IsCopiedWhileTheHostGoesOn) {
+  using namespace std::chrono_literals;  // NOLINT
+  const TemporaryFolder folder;
+  on_devices(2, [&](const World& world, const at::Device& device) {
+    CheckpointFolder checkpoints(folder.path(), world, CheckpointOptions().asynchronous(true));
+    Training run(world, device, /*draws=*/false);
+    run.train(0, 2);
+    sim::synchronise();
+    world.comm().barrier();
+    if (world.rank() == 0) sim::settings().duration = [](auto, auto) { return 4ms; };
+    world.comm().barrier();
+    run.train(2, 4);
+    c10::Event trained(device.type());
+    trained.record(*current_stream(device));
+    checkpoints.save(4, run.state().capture());
+    require(!trained.query(), "the host does not wait for what is saved");
+    world.comm().barrier();
+    if (world.rank() == 0) sim::settings().duration = {};
+    world.comm().barrier();
+    run.train(4, 6);  // writes what is being saved
+    require(checkpoints.wait().saved, "saved");
+    Training again(world, device, false);
+    const auto loaded = checkpoints.load_newest([&](const SavedStep& saved) { (void)again.state().restore(saved); });
+    require(loaded.has_value(), "loaded");
+    again.train(4, 6);
+    require_bits(again.weights(), run.weights(), "from the copy");
+  });
 }
 
 TEST_F(StateOnDevices, GoesOnOnTheCpuAndBack) {

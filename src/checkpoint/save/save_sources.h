@@ -3,6 +3,7 @@
 #include <tessera/checkpoint/held_slice.h>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
 
 #include <condition_variable>
 #include <cstddef>
@@ -23,9 +24,9 @@ class Staging {
  public:
   explicit Staging(std::size_t max_copies) : copies_(max_copies) {}
 
-  /// Memory of one copy. It is free again when its last owner is destroyed.
+  /// Memory of one copy; `pinned`: which devices reach by themselves. It is free again when its last owner is destroyed.
   /// Blocks: until one is free.
-  std::shared_ptr<std::byte> take(std::size_t num_bytes);
+  std::shared_ptr<std::byte> take(std::size_t num_bytes, bool pinned);
 
  private:
   struct Free {
@@ -33,8 +34,11 @@ class Staging {
   };
   struct Copy {
     std::unique_ptr<std::byte, Free> memory;
-    std::size_t capacity = 0;
+    at::Tensor pinned;
+    std::size_t capacity = 0;  // of that of the two that is there
     bool taken = false;
+
+    void allocate(std::size_t num_bytes, bool is_pinned);
   };
   void give_back(Copy& copy);
 
@@ -48,13 +52,18 @@ std::vector<at::Tensor> written_parts(const SavePlan& plan, int rank, const Rank
 
 /// Where the bytes of these parts are while they are written.
 struct SaveSources {
-  std::vector<std::span<const std::byte>> bytes;  ///< of each part
-  std::shared_ptr<std::byte> copy;                ///< the memory that they lie in; null: that of the parts
+  std::vector<std::span<const std::byte>> bytes;         ///< of each part
+  std::shared_ptr<std::byte> copy;                       ///< the memory that they lie in; null: that of the parts
+  std::vector<std::shared_ptr<c10::Event>> copied_from;  ///< devices that may be copying still
 
   /// Requires: the parts are on the host, and stay as they are.
   static SaveSources of(const std::vector<at::Tensor>& parts);
-  /// Blocks: until the copy is made, and before that until there is memory for one.
+  /// Parts on the host are copied when it returns. What is on a device is copied on a stream of its own, behind all that
+  /// was launched before and before all that is launched later: `wait()` before the bytes are read.
+  /// Blocks: until there is memory for a copy.
   static SaveSources copied(const std::vector<at::Tensor>& parts, const CopyLayout& layout, Staging& staging);
+
+  void wait() const;
 };
 
 }  // namespace tessera::checkpoints

@@ -137,6 +137,7 @@ void StepSaver::submit(std::shared_ptr<StepDraft> draft, SaveOrder order, SaveSo
 
 void StepSaver::write(StepDraft& draft, const SaveOrder& order, const SaveSources& sources) {
   const observe::TransferLine line = folder_.line_of("saving", order.step, order.count);
+  sources.wait();
   const std::string left = save_slices(draft, order, sources.bytes);
   if (!left.empty()) folder_.log().warning("the step that was replaced is still there: " + left);
   if (folder_.leads()) remove_old_steps(folder_, order.step);
