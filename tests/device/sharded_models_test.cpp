@@ -119,6 +119,14 @@ TEST_F(ShardedModelsOnDevices, GoThereUnitByUnit) {
   }
 }
 
+TEST_F(ShardedModelsOnDevices, ForgetGradientsOfBefore) {
+  expect_bits_of_the_cpu(options_of_storeys().device(sim::device()), [&](const at::Device& /*device*/) {
+    auto model = make_storeys(false);
+    model->forward(torch::ones({2, kWidth})).sum().backward();
+    return model;
+  });
+}
+
 /// On its way to the device the model takes its shards and a unit there.
 TEST_F(ShardedModelsOnDevices, AreNeverWholeOnTheDevice) {
   on_devices(4, [](const World& world, const at::Device& device) {
