@@ -205,20 +205,10 @@ const std::vector<std::pair<std::string, Body>>& bodies() {
       const Tensor first = argument(p.coin() ? sizes : broadcast_with(p, sizes));
       const Tensor second = argument(sizes);
       const Tensor third = argument(p.coin() ? sizes : broadcast_with(p, sizes));
-      Tensor result;
-      switch (p.below(4)) {
-        case 0:
-          result = at::addcmul(first, second, third);
-          break;
-        case 1:
-          result = first * second;
-          break;
-        case 2:
-          result = second + third;
-          break;
-        default:
-          result = at::where(first > 0, second, third);
-      }
+      const std::vector<std::function<Tensor()>> ops{[&] { return at::addcmul(first, second, third); },
+                                                     [&] { return first * second; }, [&] { return second + third; },
+                                                     [&] { return at::where(first > 0, second, third); }};
+      Tensor result = p.one_of(ops)();
       if (p.coin()) result = result.clone();
       Tensor strides = at::zeros({result.dim()}, at::kDouble);
       for (std::int64_t i = 0; i < result.dim(); ++i) {
