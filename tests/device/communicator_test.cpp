@@ -58,6 +58,17 @@ TEST_F(DeviceCommunicator, MovesWhatIsOnDevices) {
     const Tensor received = comm.recv({2}, on.dtype(torch::kFloat), (comm.rank() + 2) % 3);
     require_equal(received[0].item<float>(), static_cast<float>((comm.rank() + 2) % 3), "the neighbour's");
     Work(sent).wait();
+    Tensor message = torch::full({2}, mine, on);
+    if (comm.rank() == 0) {
+      comm.send(message, 1);
+      message.fill_(7);  // behind the transfer
+    } else if (comm.rank() == 1) {
+      comm.recv(message, 0);
+      require_equal((message + 1)[1].item<float>(), 1.F, "a message");
+    }
+    Tensor part = torch::zeros({1, 2}, on);
+    comm.reduce_scatter_into(part, torch::full({3, 2}, mine, on));
+    require_equal((part * 2)[0][1].item<float>(), 6.F, "a piece of the sum, in place");
     comm.barrier();
     const Tensor on_cpu = comm.all_gather(torch::full({1}, mine));
     require_equal(on_cpu.sum().item<float>(), 3.F, "what is on the CPU goes beside it");
