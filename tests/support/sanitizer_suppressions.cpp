@@ -11,6 +11,8 @@ extern "C" const char* __tsan_default_suppressions() {  // NOLINT
       // The same of tensors. LibTorch keeps one cache of casts for all threads: a rank that leaves autocast clears it,
       // and with it frees what other ranks have cast and used before.
       "race:c10::TensorImpl::~TensorImpl\n"
+      // And of those that look at a tensor without owning it, as the marks of slices do.
+      "race:c10::weak_intrusive_ptr\n"
       // oneDNN makes its cache of primitives, with the lock in it, as a local static: who finds it made has
       // synchronised by the guard's load, in code that is not instrumented. What the cache holds is compared and used
       // by all threads.
