@@ -17,10 +17,17 @@ thread_local std::shared_ptr<Ledger> of_this_thread;
 
 }  // namespace
 
-CountingAllocator& CountingAllocator::of_process() {
-  static auto* const allocator = new CountingAllocator;
+CountingAllocator& CountingAllocator::of_process() noexcept {
+  static auto* const allocator = new CountingAllocator;  // NOLINT(bugprone-unhandled-exception-at-new)
   return *allocator;
 }
+
+namespace {
+
+/// As that of LargeBlockAllocator.
+[[maybe_unused]] const CountingAllocator& made_at_start_too = CountingAllocator::of_process();
+
+}  // namespace
 
 c10::DataPtr CountingAllocator::allocate_usual(std::size_t num_bytes) const {
   try {

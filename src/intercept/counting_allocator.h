@@ -94,7 +94,7 @@ struct MemoryCount::Counters {
 /// LibTorch's allocator slot does, and is never destroyed: storages keep a pointer to the allocator that made them.
 class CountingAllocator : public c10::Allocator {
  public:
-  static CountingAllocator& of_process();
+  static CountingAllocator& of_process() noexcept;
 
   c10::DataPtr allocate(std::size_t num_bytes) override;
   c10::DeleterFnPtr raw_deleter() const override { return &free_block; }

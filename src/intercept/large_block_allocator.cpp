@@ -103,10 +103,18 @@ constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
 
 }  // namespace
 
-LargeBlockAllocator& LargeBlockAllocator::of_process() {
-  static auto* const allocator = new LargeBlockAllocator;
+LargeBlockAllocator& LargeBlockAllocator::of_process() noexcept {
+  static auto* const allocator = new LargeBlockAllocator;  // NOLINT(bugprone-unhandled-exception-at-new)
   return *allocator;
 }
+
+namespace {
+
+/// Made before there are threads: LibTorch's slot for allocators hands it to the others, which may be allocating,
+/// without any order between its making and its use.
+[[maybe_unused]] const LargeBlockAllocator& made_at_start = LargeBlockAllocator::of_process();
+
+}  // namespace
 
 c10::DataPtr LargeBlockAllocator::allocate(std::size_t num_bytes) {
   if (num_bytes < kLargeBytes || !keeps_apart_) return usual_->allocate(num_bytes);

@@ -53,7 +53,7 @@ class PageHeap {
 /// destroyed: storages keep a pointer to the allocator that made them.
 class LargeBlockAllocator : public c10::Allocator {
  public:
-  static LargeBlockAllocator& of_process();
+  static LargeBlockAllocator& of_process() noexcept;
 
   /// Small blocks come from LibTorch's own allocator.
   c10::DataPtr allocate(std::size_t num_bytes) override;

@@ -60,8 +60,9 @@ struct GradScalerState {
 ///
 /// bf16 needs none of this: it has the range of float. Defaults and rules are those of PyTorch's `GradScaler`.
 ///
-/// On an accelerator the device decides, and with optim::AdamW the host does not wait for it: it learns of an update two
-/// updates later, and reports then what is wrong with the scale. Other optimizers are stepped by the host, which waits.
+/// On an accelerator the device decides, and with optim::AdamW the host does not wait for it: it learns of an update
+/// two updates later, and reports then what is wrong with the scale. Other optimizers are stepped by the host, which
+/// waits.
 /// Thread-safety: one thread at a time.
 class GradScaler {
  public:

@@ -94,12 +94,10 @@ class ModelState {
   virtual void require_not_held() const {}
   /// From now on `prepare` is called with the tensor of a part before let_go() writes to it what a program wrote to the
   /// whole. For who keeps the memory of the parts.
-  virtual void before_part_write(std::function<void(const at::Tensor& part)> prepare) {
-    static_cast<void>(std::move(prepare));
-  }
+  virtual void before_part_write(std::function<void(const at::Tensor& part)> /*prepare*/) {}
   /// Who shares the model along another axis too, over this one: handles of this state mean the model as that shares
   /// it. Null: nobody.
-  virtual void set_outer(std::weak_ptr<ModelState> outer) { static_cast<void>(std::move(outer)); }
+  virtual void set_outer(std::weak_ptr<ModelState> /*outer*/) {}
   virtual std::shared_ptr<ModelState> outer() const { return nullptr; }
   /// Throws ConfigError where a use of a parameter would, for reasons that one rank may have alone.
   virtual void require_usable() {}

@@ -24,7 +24,8 @@ class Staging {
  public:
   explicit Staging(std::size_t max_copies) : copies_(max_copies) {}
 
-  /// Memory of one copy; `pinned`: which devices reach by themselves. It is free again when its last owner is destroyed.
+  /// Memory of one copy; `pinned`: which devices reach by themselves. It is free again when its last owner is
+  /// destroyed.
   /// Blocks: until one is free.
   std::shared_ptr<std::byte> take(std::size_t num_bytes, bool pinned);
 
@@ -58,8 +59,8 @@ struct SaveSources {
 
   /// Requires: the parts are on the host, and stay as they are.
   static SaveSources of(const std::vector<at::Tensor>& parts);
-  /// Parts on the host are copied when it returns. What is on a device is copied on a stream of its own, behind all that
-  /// was launched before and before all that is launched later: `wait()` before the bytes are read.
+  /// Parts on the host are copied when it returns. What is on a device is copied on a stream of its own, behind all
+  /// that was launched before and before all that is launched later: `wait()` before the bytes are read.
   /// Blocks: until there is memory for a copy.
   static SaveSources copied(const std::vector<at::Tensor>& parts, const CopyLayout& layout, Staging& staging);
 
