@@ -79,10 +79,19 @@ TEST(GlobalSlice, OfATensorThatIsGoneIsForgotten) {
   }
 }
 
-TEST(GlobalSlice, OfATensorElsewhereIsNotMoved) {
-  testing::expect_parts(
-      testing::message_of<InternalError>([] { set_memory(at::zeros({2}, at::kMeta), at::zeros({2})); }),
-      {"a tensor on meta was to get memory on cpu"});
+TEST(GlobalSlice, StaysWithATensorThatGetsMemoryOfAnotherDevice) {
+  const at::Tensor tensor = at::zeros({2}).set_requires_grad(true);
+  const Slice slice = Slice::whole({4}).narrow(0, {0, 2});
+  set_global_slice(tensor, slice);
+  set_memory(tensor, at::zeros({2}, at::kMeta));
+  EXPECT_TRUE(tensor.is_meta());
+  EXPECT_FALSE(tensor.key_set().has_backend(c10::BackendComponent::CPUBit));
+  EXPECT_TRUE((tensor * 2).is_meta());
+  EXPECT_TRUE((tensor * 2).requires_grad());
+  EXPECT_EQ(global_slice(tensor), slice);
+  set_memory(tensor, at::ones({2}));
+  EXPECT_EQ((tensor * 2).sum().item<double>(), 4);
+  EXPECT_EQ(global_slice(tensor), slice);
 }
 
 }  // namespace
