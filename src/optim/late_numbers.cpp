@@ -1,8 +1,8 @@
 #include <tessera/optim/late_numbers.h>
+#include <tessera/shard/stream_order.h>
 
 #include <ATen/ATen.h>
 #include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <optional>
 #include <utility>
@@ -27,7 +27,7 @@ LateNumbers::LateNumbers(at::Tensor numbers) : state_(std::make_shared<State>())
   state.copy = at::empty(numbers.sizes(), at::TensorOptions(at::kFloat).pinned_memory(true));
   state.copy.copy_(state.numbers, /*non_blocking=*/true);
   state.event.emplace(device.type());
-  state.event->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  state.event->record(*current_stream(device));
 }
 
 const at::Tensor& LateNumbers::on_device() const { return state_->numbers; }

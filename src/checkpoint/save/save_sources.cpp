@@ -1,5 +1,7 @@
 #include "checkpoint/save/save_sources.h"
 
+#include <tessera/shard/stream_order.h>
+
 #include <ATen/ATen.h>
 
 #include <c10/core/StreamGuard.h>
@@ -81,7 +83,7 @@ class DeviceCopies {
     for (const auto& [device, side] : sides_) {
       auto& copied = ends.emplace_back(std::make_shared<c10::Event>(device.type()));
       copied->record(side);
-      copied->block(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+      copied->block(*current_stream(device));
     }
     return ends;
   }
@@ -91,11 +93,8 @@ class DeviceCopies {
   c10::Stream stream_of(const at::Device& device) {
     const auto known = std::ranges::find(sides_, device, [](const auto& one) { return one.first; });
     if (known != sides_.end()) return known->second;
-    const c10::impl::VirtualGuardImpl guard(device.type());
-    const c10::Stream side = guard.getStreamFromGlobalPool(device);
-    c10::Event begin(device.type());
-    begin.record(guard.getStream(device));
-    begin.block(side);
+    const c10::Stream side = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+    order_streams(*current_stream(device), side);
     sides_.emplace_back(device, side);
     return side;
   }
