@@ -11,7 +11,7 @@ from check_output import expected_lines
 
 def main() -> None:
     readme, exit_code, *command = sys.argv[1:]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=50)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=110)
     lines = iter(done.stdout.splitlines())
     missing = [line for line in expected_lines(readme) if line not in lines]
     if done.returncode != int(exit_code) or missing:

@@ -19,7 +19,7 @@ def expected_lines(readme: str) -> list[str]:
 
 def main() -> None:
     readme, *command = sys.argv[1:]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=170)
     found = sorted(re.sub(r"^\[rank \d+\] ", "", line) for line in done.stdout.splitlines())
     expected = sorted(expected_lines(readme))
     if done.returncode != 0 or found != expected:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 def lines_of(launcher, ranks, *command):
     done = subprocess.run([launcher, "run", "--nproc-per-node", str(ranks), "--", *command],
-                          capture_output=True, text=True, timeout=50)
+                          capture_output=True, text=True, timeout=110)
     if done.returncode != 0:
         sys.exit(f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done.stdout.splitlines()
