@@ -170,6 +170,16 @@ Communicator::Sizes checked_sizes(Call& call, const Communicator::Sizes& sizes, 
   return sizes;
 }
 
+at::Tensor lent_to_backend(const at::Tensor& tensor) {
+  if (tensor.device().is_cpu() || tensor.is_meta() || tensor.numel() == 0) return tensor;
+  return at::from_blob(tensor.mutable_data_ptr(), tensor.sizes(), tensor.strides(), tensor.options());
+}
+
+std::vector<at::Tensor> lent_to_backend(std::vector<at::Tensor> tensors) {
+  for (at::Tensor& tensor : tensors) tensor = lent_to_backend(tensor);
+  return tensors;
+}
+
 c10d::ReduceOp to_c10d(ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:

@@ -138,6 +138,15 @@ inline void check_rank(Call& call, int rank, int size, const char* what) {
               std::to_string(size - 1));
 }
 
+/// Note [Who keeps the memory of calls on devices]
+/// The work of a call lives until the device is done, so that somebody may ask it, and keeps the tensors that the
+/// backend was given. The host runs ahead of the device: their memory would be free late, at a time that nobody can
+/// tell, and freed by a thread that is not the program's. So on devices a backend is given the bytes without owning
+/// them, and the call keeps the memory until the program waits for it, from when on the order of streams protects it,
+/// or, of a call that nobody waits for, until the device is done.
+at::Tensor lent_to_backend(const at::Tensor& tensor);
+std::vector<at::Tensor> lent_to_backend(std::vector<at::Tensor> tensors);
+
 /// A contiguous stand-in for `tensor` that is copied back afterwards, or `tensor` itself.
 inline at::Tensor in_place(Call& call, const at::Tensor& tensor) {
   if (tensor.is_contiguous()) return tensor;

@@ -128,10 +128,11 @@ Work Communicator::start_all_reduce(const at::Tensor& tensor, ReduceOp op, bool 
   if (adds && settings_.strategy == CommunicationStrategy::kTree && !tensor.device().is_cpu()) {
     return add_on_devices(call, tensor, op, async);
   }
-  std::vector<at::Tensor> tensors{in_place(call, tensor)};
+  const at::Tensor data = in_place(call, tensor);
+  std::vector<at::Tensor> tensors{lent_to_backend(data)};
   auto options = options_for<c10d::AllreduceOptions>(settings_.timeout, async);
   options.reduceOp = comm::to_c10d(op);
-  return call.keep(tensors.front()).start([&] { return route(tensor).allreduce(tensors, options); });
+  return call.keep(data).start([&] { return route(tensor).allreduce(tensors, options); });
 }
 
 void Communicator::all_reduce(at::Tensor tensor, ReduceOp op, Where where) const {
@@ -144,10 +145,11 @@ Work Communicator::all_reduce_async(at::Tensor tensor, ReduceOp op, Where where)
 Work Communicator::start_broadcast(const at::Tensor& tensor, int root, bool async, const Where& where) const {
   Call call(group_, "broadcast", tensor, settings_.timeout, where);
   check_rank(call, root, size(), "root");
-  std::vector<at::Tensor> tensors{in_place(call, tensor)};
+  const at::Tensor data = in_place(call, tensor);
+  std::vector<at::Tensor> tensors{lent_to_backend(data)};
   auto options = options_for<c10d::BroadcastOptions>(settings_.timeout, async);
   options.rootRank = root;
-  return call.keep(tensors.front()).start([&] { return route(tensor).broadcast(tensors, options); });
+  return call.keep(data).start([&] { return route(tensor).broadcast(tensors, options); });
 }
 
 void Communicator::broadcast(at::Tensor tensor, int root, Where where) const {
@@ -161,11 +163,12 @@ Work Communicator::start_reduce(const at::Tensor& tensor, int root, ReduceOp op,
   Call call(group_, "reduce", tensor, settings_.timeout, where);
   check_rank(call, root, size(), "root");
   check_op(call, tensor, op);
-  std::vector<at::Tensor> tensors{rank() == root ? in_place(call, tensor) : tensor.contiguous()};
+  const at::Tensor data = rank() == root ? in_place(call, tensor) : tensor.contiguous();
+  std::vector<at::Tensor> tensors{lent_to_backend(data)};
   auto options = options_for<c10d::ReduceOptions>(settings_.timeout, async);
   options.rootRank = root;
   options.reduceOp = comm::to_c10d(op);
-  return call.keep(tensors.front()).start([&] { return route(tensor).reduce(tensors, options); });
+  return call.keep(data).start([&] { return route(tensor).reduce(tensors, options); });
 }
 
 void Communicator::reduce(at::Tensor tensor, int root, ReduceOp op, Where where) const {
@@ -206,15 +209,17 @@ at::Tensor Communicator::all_reduce_contributions(const std::vector<at::Tensor>&
 
 /// Backends of devices add in an order of their own. So each rank gets what every rank has added up, and adds that.
 Work Communicator::add_on_devices(Call& call, const at::Tensor& sum, ReduceOp op, bool async) const {
-  at::Tensor sums = at::empty({size() * sum.numel()}, sum.options());
-  at::Tensor mine = flat(sum.contiguous());
+  const at::Tensor sums = at::empty({size() * sum.numel()}, sum.options());
+  const at::Tensor mine = flat(sum.contiguous());
+  at::Tensor lent_sums = lent_to_backend(sums);
+  at::Tensor lent = lent_to_backend(mine);
   call.keep(sums).keep(mine).then([sums, sum, op, count = size()] {
     const at::NoGradGuard guard;
     sum.copy_(add_as_tree(sums.view({count, -1}).unbind()).view(sum.sizes()));
     if (op == ReduceOp::kAvg) at::Tensor(sum).div_(count);
   });
   const auto options = options_for<c10d::AllgatherOptions>(settings_.timeout, async);
-  return call.start([&] { return route(sum)._allgather_base(sums, mine, options); });
+  return call.start([&] { return route(sum)._allgather_base(lent_sums, lent, options); });
 }
 
 // ---- all_gather -----------------------------------------------------------------------------------------------------
@@ -223,9 +228,9 @@ Work Communicator::start_all_gather_into(Call& call, const at::Tensor& whole, co
                                          const Sizes& counts, bool async) const {
   const auto options = options_for<c10d::AllgatherOptions>(settings_.timeout, async);
   require_piece(call, whole, piece, counts[static_cast<std::size_t>(rank())]);
-  at::Tensor out = flat(whole);
-  at::Tensor in = flat(piece);
-  call.keep(out).keep(in);
+  call.keep(whole).keep(piece);
+  at::Tensor out = lent_to_backend(flat(whole));
+  at::Tensor in = lent_to_backend(flat(piece));
   return call.start([&] {
     c10d::Backend& backend = route(whole);
     if (all_same(counts)) return backend._allgather_base(out, in, options);
@@ -278,9 +283,9 @@ Work Communicator::start_reduce_scatter_into(Call& call, const at::Tensor& piece
   options.reduceOp = comm::to_c10d(op);
   check_op(call, whole, op);
   require_piece(call, whole, piece, counts[static_cast<std::size_t>(rank())]);
-  at::Tensor out = flat(piece);
-  at::Tensor in = flat(whole);
-  call.keep(out).keep(in);
+  call.keep(piece).keep(whole);
+  at::Tensor out = lent_to_backend(flat(piece));
+  at::Tensor in = lent_to_backend(flat(whole));
   return call.start([&] {
     c10d::Backend& backend = route(whole);
     if (all_same(counts)) return backend._reduce_scatter_base(out, in, options);
@@ -368,9 +373,10 @@ Work Communicator::start_gather(const at::Tensor& piece, int root, std::int64_t 
   if (rank() == root) {
     const at::Tensor whole = with_rows(*group_, rows, total);
     give_back(call, whole, dim);
-    outputs.push_back(cut(whole, extents));
+    call.keep(whole);
+    outputs.push_back(lent_to_backend(cut(whole, extents)));
   }
-  std::vector<at::Tensor> inputs{rows};
+  std::vector<at::Tensor> inputs{lent_to_backend(rows)};
   auto options = options_for<c10d::GatherOptions>(settings_.timeout, async);
   options.rootRank = root;
   return call.keep(rows).start([&] { return route_plainly(rows).gather(outputs, inputs, options); });
@@ -400,9 +406,9 @@ Work Communicator::start_scatter(const at::Tensor& whole, int root, std::int64_t
   const Sizes extents = checked_sizes(call, sizes, size(), rows.size(0));
   const at::Tensor piece = with_rows(*group_, rows, extents[static_cast<std::size_t>(rank())]);
   give_back(call, piece, dim);
-  std::vector<at::Tensor> outputs{piece};
+  std::vector<at::Tensor> outputs{lent_to_backend(piece)};
   std::vector<std::vector<at::Tensor>> inputs;
-  if (is_root) inputs.push_back(cut(rows, extents));
+  if (is_root) inputs.push_back(lent_to_backend(cut(rows, extents)));
   auto options = options_for<c10d::ScatterOptions>(settings_.timeout, async);
   options.rootRank = root;
   return call.keep(rows).keep(piece).start([&] { return route_plainly(piece).scatter(outputs, inputs, options); });
@@ -423,14 +429,16 @@ Work Communicator::start_all_to_all(const at::Tensor& tensor, std::int64_t dim, 
                                     const Sizes& recv_sizes, bool async, const Where& where) const {
   Call call(group_, "all_to_all", tensor, settings_.timeout, where);
   call.require(send_sizes.empty() == recv_sizes.empty(), "give both the sizes sent and the sizes received, or neither");
-  at::Tensor rows = dim_first(call, tensor, dim);
+  const at::Tensor rows = dim_first(call, tensor, dim);
   Sizes out = checked_sizes(call, send_sizes, size(), rows.size(0));
   const std::int64_t arriving = recv_sizes.empty() ? rows.size(0) : c10::sum_integers(recv_sizes);
   Sizes in = checked_sizes(call, recv_sizes, size(), arriving);
-  at::Tensor received = with_rows(*group_, rows, arriving);
+  const at::Tensor received = with_rows(*group_, rows, arriving);
   give_back(call, received, dim);
+  at::Tensor lent_rows = lent_to_backend(rows);
+  at::Tensor lent = lent_to_backend(received);
   return call.keep(rows).keep(received).start([&] {
-    return route_plainly(rows).alltoall_base(received, rows, in, out,
+    return route_plainly(rows).alltoall_base(lent, lent_rows, in, out,
                                              options_for<c10d::AllToAllOptions>(settings_.timeout, async));
   });
 }
@@ -453,7 +461,7 @@ Work Communicator::start_send(const at::Tensor& tensor, int to, bool async, cons
   const at::Tensor data = tensor.contiguous();
   call.keep(data);
   if (!data.device().is_cpu()) {
-    std::vector<at::Tensor> tensors{data};
+    std::vector<at::Tensor> tensors{lent_to_backend(data)};
     return call.start([&] { return group_->device_backend(data.device()).send(tensors, to, kUserChannel); });
   }
   const Connection& connection = group_->connection();
@@ -471,7 +479,7 @@ Work Communicator::start_recv(const at::Tensor& tensor, int from, bool async, co
   const at::Tensor data = in_place(call, tensor);
   call.keep(data).result(tensor);
   if (!data.device().is_cpu()) {
-    std::vector<at::Tensor> tensors{data};
+    std::vector<at::Tensor> tensors{lent_to_backend(data)};
     return call.start([&] { return group_->device_backend(data.device()).recv(tensors, from, kUserChannel); });
   }
   const Connection& connection = group_->connection();

@@ -34,6 +34,12 @@ bool makes_another(std::string_view operator_name) {
   return operator_name.ends_with("_like") || operator_name == "aten::clone";
 }
 
+c10::Device device_of(ModelParts& parts) {
+  for (const auto& unit : parts.units()) return unit->shard().device();
+  for (const at::Tensor& parameter : parts.replicated().tensors) return parameter.device();
+  return c10::kCPU;
+}
+
 void raise_to(MemoryBytes& peaks, const MemoryBytes& others) {
   for (std::size_t i = 0; i < kNumMemoryKinds; ++i) peaks.of_kind[i] = std::max(peaks.of_kind[i], others.of_kind[i]);
 }
@@ -58,7 +64,8 @@ MemoryRecorder::MemoryRecorder(std::shared_ptr<FsdpState> state, std::size_t max
     : state_(std::move(state)),
       max_phases_(max_phases),
       thread_(std::this_thread::get_id()),
-      start_(std::chrono::steady_clock::now()) {
+      start_(std::chrono::steady_clock::now()),
+      memory_(device_of(state_->parts())) {
   const Communicator& comm = state_->parts().ranks().shards;
   memory_.explain_failures("rank " + std::to_string(comm.world_rank()),
                            "Parameters, gradients and optimizer are cut into " + std::to_string(comm.size()) +

@@ -159,6 +159,7 @@ BufferPool make_flat_buffers(const Communicator& comm, std::size_t buffer_bytes,
     // Of the device's allocator, which keeps what is freed for the same stream: however far the host runs ahead, a
     // stream needs no more than it would if the host waited for it.
     const auto take = [device](std::size_t num_bytes) -> std::shared_ptr<void> {
+      const intercept::CountedElsewhere by_the_pool;
       auto tensor = std::make_shared<at::Tensor>(
           at::empty({static_cast<std::int64_t>(num_bytes)}, at::TensorOptions(at::kByte).device(device)));
       return {tensor, tensor->mutable_data_ptr()};

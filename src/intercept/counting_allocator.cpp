@@ -7,8 +7,12 @@
 #include <c10/util/Exception.h>
 
 #include <iomanip>
+#include <iterator>
 #include <sstream>
+#include <unordered_map>
 #include <utility>
+
+#include "intercept/device_reports.h"
 
 namespace tessera::intercept {
 namespace {
@@ -46,18 +50,51 @@ std::string why_no_memory(std::size_t num_bytes) {
 c10::DataPtr CountingAllocator::allocate(std::size_t num_bytes) {
   c10::DataPtr memory = allocate_usual(num_bytes);
   if (memory.get() == nullptr || !memory.compare_exchange_deleter(memory.get_deleter(), &free_block)) return memory;
-  Ledger* const ledger = of_this_thread.get();
   const std::lock_guard lock(mutex_);
-  if (!counters_ && ledger == nullptr) return memory;
-  Block block{.num_bytes = static_cast<std::int64_t>(num_bytes), .counters = counters_, .ledger = of_this_thread};
-  if (counters_) counters_->add(block.num_bytes);
-  if (ledger != nullptr) {
-    block.kind = ledger->kind_of_new;
-    ledger->add(block.kind, block.num_bytes);
-    if (ledger->marks) ledger->marked.push_back(memory.get());
-  }
-  blocks_[memory.get()] = std::move(block);
+  if (!counters_ && !of_this_thread) return memory;
+  book_in(memory.get(),
+          {.num_bytes = static_cast<std::int64_t>(num_bytes), .counters = counters_, .ledger = of_this_thread});
   return memory;
+}
+
+void CountingAllocator::book_in(const void* address, Block block) {
+  if (block.counters) block.counters->add(block.num_bytes);
+  if (block.ledger) {
+    block.kind = block.ledger->kind_of_new;
+    block.ledger->add(block.kind, block.num_bytes);
+    if (block.ledger->marks) block.ledger->marked.push_back(address);
+  }
+  blocks_[address] = std::move(block);
+}
+
+void CountingAllocator::book_out(const void* address) {
+  // Blocks that were made before the count began are not in the table.
+  const auto found = blocks_.find(address);
+  if (found == blocks_.end()) return;
+  const Block& block = found->second;
+  if (block.counters) block.counters->live -= block.num_bytes;
+  if (block.ledger) block.ledger->add(block.kind, -block.num_bytes);
+  blocks_.erase(found);
+}
+
+void CountingAllocator::was_made(const void* block, std::int64_t num_bytes, const std::shared_ptr<Ledger>& ledger) {
+  const std::lock_guard lock(mutex_);
+  book_out(block);  // the address is used again, so the one before was freed, of which nothing was heard
+  book_in(block, {.num_bytes = num_bytes, .counters = nullptr, .ledger = ledger});
+}
+
+void CountingAllocator::was_freed(const void* block) {
+  const std::lock_guard lock(mutex_);
+  book_out(block);
+}
+
+void CountingAllocator::forget(const std::shared_ptr<Ledger>& ledger) {
+  const std::lock_guard lock(mutex_);
+  for (auto entry = blocks_.begin(); entry != blocks_.end();) {
+    Block& block = entry->second;
+    if (block.ledger == ledger) block.ledger = nullptr;
+    entry = block.ledger || block.counters ? std::next(entry) : blocks_.erase(entry);
+  }
 }
 
 void CountingAllocator::copy_data(void* destination, const void* source, std::size_t num_bytes) const {
@@ -68,13 +105,7 @@ void CountingAllocator::free_block(void* data) {
   CountingAllocator& self = of_process();
   {
     const std::lock_guard lock(self.mutex_);
-    // Blocks that were made before the count began are not in the table.
-    if (const auto found = self.blocks_.find(data); found != self.blocks_.end()) {
-      const Block& block = found->second;
-      if (block.counters) block.counters->live -= block.num_bytes;
-      if (block.ledger) block.ledger->add(block.kind, -block.num_bytes);
-      self.blocks_.erase(found);
-    }
+    self.book_out(data);
   }
   self.usual_.raw_deleter()(data);
 }
@@ -191,7 +222,8 @@ std::string no_memory_text(std::size_t num_bytes, const MemoryBytes& live, const
   return text.str();
 }
 
-ThreadMemory::ThreadMemory() : ledger_(std::make_shared<Ledger>()) {
+ThreadMemory::ThreadMemory(c10::Device device) : ledger_(std::make_shared<Ledger>()) {
+  if (!device.is_cpu()) reports_ = std::make_unique<DeviceReports>(ledger_);
   CountingAllocator::of_process().start_thread(ledger_);
 }
 

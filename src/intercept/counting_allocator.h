@@ -112,6 +112,12 @@ class CountingAllocator : public c10::Allocator {
   /// The same for all blocks of the kind kActivations in Ledger::marked. Clears the marks.
   void move_marked(const std::shared_ptr<Ledger>& ledger, MemoryKind kind);
 
+  /// What another allocator tells of its blocks (see Note [Reports of device memory]).
+  void was_made(const void* block, std::int64_t num_bytes, const std::shared_ptr<Ledger>& ledger);
+  void was_freed(const void* block);
+  /// Blocks of `ledger` that live still are counted no longer.
+  void forget(const std::shared_ptr<Ledger>& ledger);
+
  private:
   struct Block {
     std::int64_t num_bytes = 0;
@@ -121,6 +127,9 @@ class CountingAllocator : public c10::Allocator {
   };
 
   c10::DataPtr allocate_usual(std::size_t num_bytes) const;
+  // Both with the lock held.
+  void book_in(const void* address, Block block);
+  void book_out(const void* address);
   static void free_block(void* data);
   void install();
   void uninstall();

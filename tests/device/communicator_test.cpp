@@ -137,6 +137,21 @@ TEST_F(DeviceCommunicator, KeepsTheTensorsOfCallsThatNobodyWaitsFor) {
   });
 }
 
+/// Of a call that the program has waited for, the order of streams protects the memory: it is free for the next tensor
+/// of the stream at once, though the device is not done, and the host is not held up.
+TEST_F(DeviceCommunicator, LeavesTheMemoryOfCallsToTheProgram) {
+  sim::settings().duration = [](std::string_view op, auto) { return op == "_ALLGATHER_BASE" ? 50ms : 0ms; };
+  on_ranks(2, [](const Communicator& comm, const at::TensorOptions& on) {
+    const Tensor piece = torch::ones({1024}, on);
+    const auto before = sim::bytes_in_use(on.device().index());
+    Tensor whole = comm.all_gather(piece);
+    require_equal(sim::bytes_in_use(on.device().index()), before + 8192, "what was gathered");
+    whole.reset();
+    require_equal(sim::bytes_in_use(on.device().index()), before, "free");
+    require(comm.recent_calls().back().state == CallState::kStarted, "though it is under way");
+  });
+}
+
 /// NCCL's own clock ends the process; ours says which call of which rank.
 TEST_F(DeviceCommunicator, TellsOfACallThatIsNotDoneInTime) {
   const auto wait_for_nobody = [] {

@@ -36,7 +36,9 @@ struct MemoryPhase {
 };
 
 /// Counts a rank's memory by its use, as long as the object lives. It counts LibTorch's tensors with an allocator that
-/// wraps LibTorch's, and the buffers of FSDP where FSDP lends them. Sizes are the requested ones.
+/// wraps LibTorch's, and the buffers of FSDP where FSDP lends them. Sizes are the requested ones. Of a model on a
+/// device it counts what the device's allocator tells LibTorch's profiler, in the sizes that it tells; so it throws
+/// ConfigError while a profiler records on this thread, and no profiler starts while it lives.
 ///
 /// The kinds are distinguished by events, not by guesses. When an operator writes a parameter in place, all tensors
 /// that the rank's thread has created since backward count as the optimizer's: `step()` creates all that it needs

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <array>
 #include <cstddef>
@@ -34,17 +35,21 @@ struct MemoryBytes {
 
 namespace intercept {
 
+class DeviceReports;
 class Ledger;
 
-/// Counts the bytes of the CPU tensors that one thread creates, by their use, and notices when they are freed, on
-/// whichever thread. Forward, backward and the optimizer's step run on the thread that calls them; tensors that other
-/// threads create (those of a data loader, say) are not counted. If ranks are threads, each counts its own tensors.
+/// Counts the bytes of the tensors that one thread creates, by their use, and notices when they are freed, on whichever
+/// thread: those of the CPU, and on request those of devices, with what autograd's threads create for it there.
+/// Forward, backward and the optimizer's step run on the thread that calls them; tensors that other threads create
+/// (those of a data loader, say) are not counted. If ranks are threads, each counts its own tensors.
 /// Requires: one for each thread, made while no MemoryScope is open. Costs a lock and an entry in a table for each
 /// tensor.
 /// Thread-safety: only the thread that made it may use it; any thread may call `add()` and read the numbers.
 class ThreadMemory {
  public:
-  ThreadMemory();
+  /// With a device that is not the CPU, the memory of devices counts too. Throws ConfigError when this thread's memory
+  /// is counted already, and for devices while LibTorch's profiler records on this thread.
+  explicit ThreadMemory(c10::Device device = c10::kCPU);
   ~ThreadMemory();
   ThreadMemory(const ThreadMemory&) = delete;
   ThreadMemory& operator=(const ThreadMemory&) = delete;
@@ -86,6 +91,16 @@ class ThreadMemory {
 
  private:
   std::shared_ptr<Ledger> ledger_;
+  std::unique_ptr<DeviceReports> reports_;  // of devices
+};
+
+/// What the thread allocates on devices while the object lives is counted by add(), and does not count by itself.
+class CountedElsewhere {
+ public:
+  CountedElsewhere();
+  ~CountedElsewhere();
+  CountedElsewhere(const CountedElsewhere&) = delete;
+  CountedElsewhere& operator=(const CountedElsewhere&) = delete;
 };
 
 /// The message for a failed allocation of `num_bytes`, with the bytes that this thread holds; "" if nothing is counted.

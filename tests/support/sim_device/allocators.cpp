@@ -1,5 +1,6 @@
 #include "support/sim_device/allocators.h"
 
+#include <cstdint>
 #include <cstring>
 #include <string>
 
@@ -8,8 +9,18 @@
 namespace tessera::testing::sim {
 namespace {
 
-void free_block(void* address) {
+void free_pinned(void* address) {
   if (address) Runtime::get().free(address);
+}
+
+void free_block(void* address) {
+  if (!address) return;
+  Runtime& runtime = Runtime::get();
+  const int device = runtime.device_of(address);
+  const auto num_bytes = static_cast<std::int64_t>(runtime.free(address));
+  if (num_bytes == 0) return;  // the process ends
+  c10::reportMemoryUsageToProfiler(address, -num_bytes, runtime.bytes_in_use(device), settings().bytes_of_device,
+                                   sim::device(device));
 }
 
 struct DeviceAllocator final : c10::Allocator {
@@ -17,7 +28,10 @@ struct DeviceAllocator final : c10::Allocator {
     const int device = current_device();
     char* address = nullptr;
     if (num_bytes > 0) {
-      address = Runtime::get().allocate(device, Runtime::get().queue(current_stream(device)), num_bytes);
+      Runtime& runtime = Runtime::get();
+      address = runtime.allocate(device, runtime.queue(current_stream(device)), num_bytes);
+      c10::reportMemoryUsageToProfiler(address, static_cast<std::int64_t>(num_bytes), runtime.bytes_in_use(device),
+                                       settings().bytes_of_device, sim::device(device));
     }
     return {address, address, &free_block, sim::device(device)};
   }
@@ -35,9 +49,9 @@ struct DeviceAllocator final : c10::Allocator {
 struct PinnedAllocator final : at::HostAllocator {
   c10::DataPtr allocate(std::size_t num_bytes) override {
     char* const address = num_bytes > 0 ? Runtime::get().allocate_pinned(num_bytes) : nullptr;
-    return {address, address, &free_block, at::kCPU};
+    return {address, address, &free_pinned, at::kCPU};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return &free_block; }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_pinned; }
   void copy_data(void* to, const void* from, std::size_t num_bytes) const override { std::memcpy(to, from, num_bytes); }
   /// Copies keep the block themselves until they are over.
   bool record_event(void* /*address*/, void* /*context*/, c10::Stream /*stream*/) override { return true; }

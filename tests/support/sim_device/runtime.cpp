@@ -262,6 +262,8 @@ char* Runtime::allocate(int device, StreamQueue& queue, std::size_t num_bytes) {
   forget_lingering(from);
   while (from.used + charged > settings().bytes_of_device) {
     if (wait_for_lingering(device, lock)) continue;
+    c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(num_bytes), from.used, settings().bytes_of_device,
+                                     sim::device(device));
     TORCH_CHECK_WITH(OutOfMemoryError, false, "sim:", device, " is out of memory: ", num_bytes,
                      " bytes were asked for, and ", from.used, " of ", settings().bytes_of_device, " are in use");
   }
@@ -291,17 +293,17 @@ char* Runtime::allocate_pinned(std::size_t num_bytes) {
   return for_host;
 }
 
-void Runtime::free(void* address) noexcept {
+std::size_t Runtime::free(void* address) noexcept {
   std::shared_ptr<Block> block;  // its kernels hold it too
   const std::lock_guard lock(mutex_);
   const auto pinned = pinned_.find(static_cast<char*>(address));
   if (pinned != pinned_.end()) {
     block = pinned->second;
     pinned_.erase(pinned);
-    return;
+    return 0;
   }
   const auto found = blocks_.find(static_cast<char*>(address));
-  if (found == blocks_.end() || queues_.empty()) return;
+  if (found == blocks_.end() || queues_.empty()) return 0;
   block = found->second;
   blocks_.erase(found);
   Device& device = *devices_[static_cast<std::size_t>(block->device())];
@@ -310,13 +312,14 @@ void Runtime::free(void* address) noexcept {
   if (std::string use = block->use_at_end(known); !use.empty()) violations_.push_back(std::move(use));
   if (block->recorded().empty()) {
     device.used -= charged_for(block->num_bytes());
-    return;
+    return block->num_bytes();
   }
   Lingering lingering{charged_for(block->num_bytes()), {}};
   for (const std::size_t stream : block->recorded()) {
     lingering.uses.push_back({queues_[stream].get(), queues_[stream]->last_ticket()});
   }
   device.lingering.push_back(std::move(lingering));
+  return block->num_bytes();
 }
 
 void Runtime::record_use(const void* address, StreamQueue& queue) {

@@ -54,7 +54,8 @@ class Runtime {
   // Memory.
   char* allocate(int device, StreamQueue& queue, std::size_t num_bytes);
   char* allocate_pinned(std::size_t num_bytes);
-  void free(void* address) noexcept;
+  /// Returns how many bytes of a device's memory these were; 0 for pinned memory.
+  std::size_t free(void* address) noexcept;
   void record_use(const void* address, StreamQueue& queue);
   bool is_pinned(const void* address);
   /// -1 for none.

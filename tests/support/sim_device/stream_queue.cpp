@@ -19,8 +19,10 @@ StreamQueue::~StreamQueue() {
 std::uint64_t StreamQueue::push(std::function<void()> work) {
   std::uint64_t ticket = 0;
   {
+    // What the work keeps may be freed by its end: its program hears of that as of its own.
+    auto hears = c10::ThreadLocalDebugInfo::current();
     const std::lock_guard lock(mutex_);
-    work_.push_back(std::move(work));
+    work_.push_back({std::move(work), std::move(hears)});
     ticket = ++num_pushed_;
   }
   ++num_signals_;
@@ -45,7 +47,7 @@ void StreamQueue::run() {
   at::set_num_threads(1);  // of this thread: the same bits whatever the machine
   for (;;) {
     const auto num_signals = num_signals_.load();
-    std::function<void()> work;
+    Work work;
     {
       const std::lock_guard lock(mutex_);
       if (!work_.empty()) {
@@ -53,18 +55,19 @@ void StreamQueue::run() {
         work_.pop_front();
       }
     }
-    if (!work) {
+    if (!work.run) {
       if (ends_) return;
       num_signals_.wait(num_signals);
       continue;
     }
     std::exception_ptr failure;
+    const c10::DebugInfoGuard hears(work.hears);
     try {
-      work();
+      work.run();
     } catch (...) {
       failure = std::current_exception();
     }
-    work = nullptr;  // what it kept is free when it is done
+    work.run = nullptr;  // what it kept is free when it is done
     if (failure) {
       const std::lock_guard lock(mutex_);
       if (!failure_) failure_ = failure;

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <c10/util/ThreadLocalDebugInfo.h>
+
 #include <atomic>
 #include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <thread>
 
 #include "support/sim_device/clock.h"
@@ -35,13 +38,17 @@ class StreamQueue {
   void rethrow();
 
  private:
+  struct Work {
+    std::function<void()> run;
+    std::shared_ptr<c10::ThreadLocalDebugInfo> hears;
+  };
   void run();
 
   const std::size_t id_;
   const int device_;
   Clock clock_;
   QuietMutex mutex_;  // of the next two
-  std::deque<std::function<void()>> work_;
+  std::deque<Work> work_;
   std::exception_ptr failure_;
   std::atomic<std::uint64_t> num_pushed_{0};
   std::atomic<std::uint64_t> num_done_{0};
