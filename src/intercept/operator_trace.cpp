@@ -12,6 +12,8 @@
 #include <memory>
 #include <unordered_map>
 
+#include "intercept/schema.h"
+
 namespace tessera::intercept {
 namespace {
 
@@ -55,8 +57,7 @@ const TracedOperator* traced(const at::RecordFunction& function) {
   auto op = std::make_unique<TracedOperator>(TracedOperator{
       *handle, 0, schema.arguments().size(), schema.returns().size(), draws_random_numbers(schema.name())});
   for (std::size_t i = 0; i < op->num_arguments && i < 64; ++i) {
-    const auto* const alias = schema.arguments()[i].alias_info();
-    if (alias != nullptr && alias->isWrite()) op->written |= std::uint64_t{1} << i;
+    if (writes_argument(schema, i)) op->written |= std::uint64_t{1} << i;
   }
   return known.by_name.emplace(function.name(), std::move(op)).first->second.get();
 }

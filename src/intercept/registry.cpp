@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "intercept/schema.h"
+
 namespace tessera::intercept {
 namespace {
 
@@ -77,8 +79,7 @@ std::uint64_t written_inputs(const at::RecordFunction& function) {
   // "detach" is the record that detach() makes inside itself.
   if (!schema) return std::string_view(function.name()) == "detach" ? 0 : written;
   for (std::size_t i = 0; i < std::min<std::size_t>(schema->arguments().size(), 64); ++i) {
-    const auto* alias = schema->arguments()[i].alias_info();
-    if (alias == nullptr || !alias->isWrite()) written &= ~(std::uint64_t{1} << i);
+    if (!writes_argument(*schema, i)) written &= ~(std::uint64_t{1} << i);
   }
   known.emplace(function.name(), written);
   return written;

@@ -6,6 +6,7 @@
 #include <tessera/train/training_state.h>
 
 #include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 #include <gtest/gtest.h>
 
@@ -115,6 +116,28 @@ TEST_F(StateOnDevices, GoesOnWithTheSameBits) {
       require_bits(again.weights(), expected, "from the device");
     });
   }
+}
+
+/// Copies from a device note who uses its memory, which the schema of that operator calls a write. A save is none:
+/// not of an optimizer that would use gradients, and not to parameters that are held whole.
+TEST_F(StateOnDevices, SavesBetweenBackwardAndStep) {
+  const TemporaryFolder folder;
+  on_devices(2, [&](const World& world, const at::Device& device) {
+    CheckpointFolder checkpoints(folder.path(), world, CheckpointOptions().asynchronous(true));
+    const auto model = std::make_shared<Net>();
+    model->to(device);
+    const ShardedModel sharded = fully_shard(model, world);
+    optim::AdamW optimizer(sharded.parameters(), optim::AdamWOptions(0.01));
+    TrainingState state(world);
+    state.model(sharded).optimizer(optimizer);
+    model->forward(torch::ones({4, 32}, device)).sum().backward();
+    model->zero_grad();  // not of the shards, where the optimizer would find what it must not use
+    checkpoints.save(1, state.capture());
+    require(checkpoints.wait().saved, "gradients were cleared in the model");
+    const auto whole = sharded.gather();
+    model->first->weight.record_stream(c10::impl::VirtualGuardImpl(device.type()).getNewStream(device));
+    sharded.parameters().front().record_stream(c10::impl::VirtualGuardImpl(device.type()).getNewStream(device));
+  });
 }
 
 /// The device is still busy with the steps before when save() returns.

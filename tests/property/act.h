@@ -25,7 +25,7 @@ struct Seen {
   void add(std::string what, int part, const at::Tensor& value) {
     if (!value.defined()) return values.push_back({std::move(what), part, value});
     // Not clone(): that of a tensor which is cut is cut.
-    at::Tensor whole = at::empty(value.sizes(), value.options().requires_grad(false));
+    at::Tensor whole = at::empty(value.sizes(), value.options().device(at::kCPU).requires_grad(false));
     values.push_back({std::move(what), part, whole.copy_(value.detach())});
   }
 };

@@ -15,7 +15,7 @@ Tensor wave(double phase, at::IntArrayRef shape) {
   return torch::sin(torch::arange(count, torch::kDouble) * 1.7 + phase).view(shape);
 }
 
-Batch make_batch(std::int64_t number, int part) {
+Batch make_batch(const User& user, std::int64_t number, int part) {
   constexpr std::int64_t kBatchSize = 2;
   constexpr std::int64_t kLength = 3;
   Batch batch;
@@ -25,19 +25,22 @@ Batch make_batch(std::int64_t number, int part) {
                   .view({kBatchSize, kLength});
   // The same on every rank, and not from batch to batch.
   batch.switches = wave(static_cast<double>(number) * 2.1, {kNumSwitches});
+  for (Tensor* const tensor : {&batch.x, &batch.ids, &batch.switches}) *tensor = tensor->to(user.device());
   batch.may_recompute = true;
   return batch;
 }
 
-Tensor loss_of(const Tensor& output) { return (output - wave(0.3, output.sizes())).square().mean(); }
+Tensor loss_of(const Tensor& output) { 
+  return (output - wave(0.3, output.sizes()).to(output.device())).square().mean();
+}
 
 Tensor loss_of(User& user, std::int64_t number, int part) {
-  const Batch batch = make_batch(number, part);
+  const Batch batch = make_batch(user, number, part);
   return loss_of(user.forward(batch.x, batch));
 }
 
 Tensor output_of(User& user, std::int64_t number) {
-  const Batch batch = make_batch(number, 0);
+  const Batch batch = make_batch(user, number, 0);
   user.model().eval();
   Tensor output = user.forward(batch.x, batch);
   user.model().train();

@@ -12,8 +12,8 @@ namespace tessera::testing {
 /// Numbers between -1 and 1 that look random, without a generator of theirs.
 at::Tensor wave(double phase, at::IntArrayRef shape);
 
-/// The batch of that number of a rank.
-Batch make_batch(std::int64_t number, int part);
+/// The batch of that number of a rank, where the user's model is.
+Batch make_batch(const User& user, std::int64_t number, int part);
 at::Tensor loss_of(const at::Tensor& output);
 /// In training mode.
 at::Tensor loss_of(User& user, std::int64_t number, int part);

@@ -125,6 +125,7 @@ std::string Config::text() const {
   std::string text = (is_ddp() ? "ddp, num_ranks " : "fsdp, num_ranks ") + std::to_string(num_ranks);
   if (tp > 1) text += ", tp " + std::to_string(tp);
   if (has_stages()) text += ", pp " + std::to_string(pp) + (is_bare ? ", bare" : "") + changes_of(pipeline, "pipe.");
+  if (!device_type.empty()) text += ", on " + device_type;
   if (is_wrapped) text += ", wrapped";
   if (!oddity.empty()) text += ", odd " + oddity;
   if (keeps_views) text += ", keeps views";
@@ -147,6 +148,8 @@ Config Config::parse(const std::string& text) {
       config.is_wrapped = true;
     } else if (item == "keeps views") {
       config.keeps_views = true;
+    } else if (item.rfind("on ", 0) == 0) {
+      config.device_type = item.substr(3);
     } else if (item.rfind("odd ", 0) == 0) {
       config.oddity = item.substr(4);
     } else if (item == "hook") {

@@ -22,6 +22,7 @@ struct Config {
   bool is_bare = false;            ///< of a pipeline: nobody shares the stages
   int num_replicas = 1;            ///< of a model that is sharded
   std::int64_t wrap_elements = 0;  ///< modules with so many are units; 0: only the model
+  std::string device_type;         ///< of the ranks; "": the CPU
   bool is_wrapped = false;         ///< a wrapper's forward is called, not the model's
   std::string oddity;              ///< of the model, see oddities.h; "": none
   bool keeps_views = false;        ///< of parameters, from before it is spread

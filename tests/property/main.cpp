@@ -3,6 +3,7 @@
 //                     [--tp] [--cut-shards]           only those whose ranks share layers; also those of shards, which
 //                                                     still have defects
 //                     [--pp]                          all models are on the stages of a pipeline
+//                     [--device sim]                  ranks have accelerators; of property_programs_on_devices alone
 //   property_programs --seed S --count N --processes R --backend B    ranks are processes
 //   property_programs --seed S --show | --test [--keep 0,3,7]         what a program does, or a test that does it
 // A line for each program: "program 17: 41 done, 3 refused" or "DEFECT in program 17: ...".
@@ -43,8 +44,19 @@ std::uint64_t number_of(const Options& options, const std::string& name, std::ui
   return found == options.end() ? otherwise : std::stoull(found->second);
 }
 
+/// Without what to(device) takes apart in one process too: views, and parameters that share memory. And without loading
+/// of archives: threads write those one after the other, while the device of one waits for what another will launch.
+void put_on_devices(Program& program, const std::string& type) {
+  Config& config = program.config;
+  config.device_type = type;
+  config.keeps_views = false;
+  if (config.oddity == "view" || config.oddity == "aliases") config.oddity.clear();
+  std::erase_if(program.actions, [](const Action& action) { return action.kind == "load_saved"; });
+}
+
 Program program_of(const Options& options, std::uint64_t seed, int num_ranks) {
   Program program = make_program(seed, {num_ranks, options.contains("--cut-shards"), options.contains("--pp")});
+  if (options.contains("--device")) put_on_devices(program, options.at("--device"));
   const auto keep = options.find("--keep");
   if (keep == options.end()) return program;
   std::vector<Action> kept;

@@ -80,7 +80,7 @@ void train_promised(const Action& action, User& user, Seen& seen) {
 
 void train_with_penalty(const Action& action, User& user, Seen& seen) {
   user.for_each_part([&](int part) {
-    Batch batch = make_batch(action.number, part);
+    Batch batch = make_batch(user, action.number, part);
     batch.x.requires_grad_(true);
     batch.may_recompute = false;
     const Tensor output = user.forward(batch.x, batch);
@@ -125,7 +125,7 @@ void evaluate_a_part(const Action& action, User& user, Seen& seen) {
   const auto& child = children[static_cast<std::size_t>(action.number) % children.size()];
   auto* const node = dynamic_cast<Node*>(child.get());
   if (!node || node->changes_buffers()) return;
-  const Batch batch = make_batch(action.number, 0);
+  const Batch batch = make_batch(user, action.number, 0);
   seen.add("output of a part", Seen::kAll, node->forward(batch.x, batch));
 }
 
@@ -147,7 +147,7 @@ void evaluate_on_a_thread(const Action& action, User& user, Seen& seen) {
 
 void ask_for_slopes(const Action& action, User& user, Seen& seen) {
   user.for_each_part([&](int part) {
-    Batch batch = make_batch(action.number, part);
+    Batch batch = make_batch(user, action.number, part);
     batch.x.requires_grad_(true);
     batch.may_recompute = false;
     const Tensor output = user.forward(batch.x, batch);
@@ -162,7 +162,7 @@ struct Planned : std::runtime_error {
 
 void fail_in_forward(const Action& action, User& user, Seen& /*seen*/) {
   user.for_each_part([&](int part) {
-    const Batch batch = make_batch(action.number, part);
+    const Batch batch = make_batch(user, action.number, part);
     try {
       const auto child = user.model().children().front();
       if (auto* const node = dynamic_cast<Node*>(child.get())) std::ignore = node->forward(batch.x, batch);
@@ -175,7 +175,7 @@ void fail_in_forward(const Action& action, User& user, Seen& /*seen*/) {
 
 void fail_in_backward(const Action& action, User& user, Seen& /*seen*/) {
   user.for_each_part([&](int part) {
-    Batch batch = make_batch(action.number, part);
+    Batch batch = make_batch(user, action.number, part);
     batch.x.requires_grad_(true);
     batch.may_recompute = false;
     const Tensor start = batch.x * 1;
@@ -196,7 +196,7 @@ void fail_in_backward(const Action& action, User& user, Seen& /*seen*/) {
 
 void go_back_twice(const Action& action, User& user, Seen& seen) {
   user.for_each_part([&](int part) {
-    Batch batch = make_batch(action.number, part);
+    Batch batch = make_batch(user, action.number, part);
     batch.may_recompute = false;
     const Tensor loss = loss_of(user.forward(batch.x, batch)) * user.share();
     seen.add("loss", part, loss / user.share());

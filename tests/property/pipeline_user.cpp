@@ -44,7 +44,7 @@ Tensor run_pass(const Pipeline& pipe, User& user, const Pass& pass, int part) {
   batch.num_micro_batches = static_cast<int>(pass.numbers.size());
   batch.loss = [&](int i) { return loss_of(user, pass.numbers[static_cast<std::size_t>(i)], part) * pass.factor; };
   batch.tensors = [&](int i) {
-    const Batch its = make_batch(pass.numbers[static_cast<std::size_t>(i)], part);
+    const Batch its = make_batch(user, pass.numbers[static_cast<std::size_t>(i)], part);
     return std::vector{its.x, its.ids, its.switches};
   };
   batch.weights = pass.weights;

@@ -21,6 +21,7 @@ NodePtr model_of_rank(std::uint64_t seed, const Config& config, int rank) {
   NodePtr model = make_model(seed, config, /*dense=*/false);
   const bool is_shared_synced = config.is_ddp() ? config.ddp.init_sync() : config.fsdp.init_sync();
   const bool init_sync = (config.is_bare || is_shared_synced) && (!config.has_stages() || config.pipeline.init_sync());
+  if (!config.device_type.empty()) model->to(torch::Device(config.device_type));
   if (rank == 0 || !init_sync) return model;
   const torch::NoGradGuard no_grad;
   for (const Tensor& parameter : model->parameters()) parameter.fill_(100 + rank);

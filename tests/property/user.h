@@ -60,6 +60,7 @@ class User {
   /// Whether `pass` is the way to run the model.
   bool is_cut() const { return is_cut_; }
   bool has_stages() const { return has_stages_; }
+  at::Device device() const { return device_; }
   /// Whether this rank has bytes of a tensor of the model.
   virtual bool is_here(const at::Tensor& /*tensor*/) const { return true; }
 
@@ -113,6 +114,7 @@ class User {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 
  private:
+  at::Device device_;
   bool is_cut_;
   bool has_stages_;
   std::int64_t way_of_optimizer_ = 0;

@@ -64,6 +64,11 @@ void write(const Action& action, User& user, Seen& /*seen*/) {
       break;
     default: {
       const auto whole = user.gather(/*write_back=*/true);
+      if (!parameter.device().is_cpu()) {
+        while (parameter.dim() > 0) parameter = parameter.select(0, -1);
+        parameter.fill_(factor);
+        break;
+      }
       // The last element, wherever it lies: shards have no gaps.
       std::int64_t last = 0;
       for (std::int64_t d = 0; d < parameter.dim(); ++d) last += (parameter.size(d) - 1) * parameter.stride(d);
@@ -92,6 +97,12 @@ Tensor saved_copy_of(User& user, std::int64_t number) {
   return value;
 }
 
+/// By its pointer, where the host may read that.
+Tensor first_of(const Tensor& parameter) {
+  if (!parameter.device().is_cpu()) return parameter.flatten()[0].cpu();
+  return torch::full({}, parameter.data_ptr<double>()[0], torch::kDouble);
+}
+
 void read(const Action& action, User& user, Seen& seen) {
   const Tensor parameter = parameter_of(user, action.number);
   const torch::NoGradGuard no_grad;
@@ -106,14 +117,14 @@ void read(const Action& action, User& user, Seen& seen) {
       seen.add("item", Seen::kAll, torch::full({}, parameter.sum().item<double>(), torch::kDouble));
       break;
     case 2:
-      seen.add("pointer", Seen::kAll, torch::full({}, parameter.data_ptr<double>()[0], torch::kDouble));
+      seen.add("pointer", Seen::kAll, first_of(parameter));
       break;
     case 3:
       seen.add("saved", Seen::kAll, saved_copy_of(user, action.number));
       break;
     case 4: {
       const auto whole = user.gather(/*write_back=*/false);
-      seen.add("pointer in gather()", Seen::kAll, torch::full({}, parameter.data_ptr<double>()[0], torch::kDouble));
+      seen.add("pointer in gather()", Seen::kAll, first_of(parameter));
       break;
     }
     case 5: {

@@ -71,10 +71,10 @@ class DeviceCopies {
  public:
   void copy(std::byte* place, const at::Tensor& part) {
     const c10::Stream side = stream_of(part.device());
+    part.record_stream(side);
     const c10::StreamGuard on_side(side);
     at::from_blob(place, part.sizes(), part.options().device(at::kCPU).requires_grad(false))
         .copy_(part, /*non_blocking=*/true);
-    part.record_stream(side);
   }
 
   /// What is launched from now on waits for the copies: it may write to what is copied.

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "intercept/schema.h"
+
 namespace tessera::intercept {
 namespace {
 
@@ -63,8 +65,7 @@ OperatorCall::OperatorCall(const c10::OperatorHandle& op, torch::jit::Stack& sta
     : op_(op), stack_(stack), num_arguments_(op.schema().arguments().size()), first_(stack.size() - num_arguments_) {}
 
 bool OperatorCall::writes(std::size_t index) const {
-  const c10::AliasInfo* const alias = op_.schema().arguments()[index].alias_info();
-  return alias != nullptr && alias->isWrite();
+  return writes_argument(op_.schema(), index);
 }
 
 bool OperatorCall::writes_any() const { return op_.schema().is_mutable(); }

@@ -33,6 +33,7 @@ class StreamWork : public c10d::Work {
              std::shared_ptr<Failure> failure)
       : c10d::Work(rank, type),
         device_(stream.device()),
+        stream_(stream),
         failure_(std::move(failure)),
         kept_(std::move(kept)),
         outputs_(std::move(outputs)),
@@ -42,6 +43,12 @@ class StreamWork : public c10d::Work {
                                                        std::vector<c10::Device>{device_});
     const c10::StreamGuard guard(stream);  // whose end callbacks and waiters of the future wait for
     future_->markCompleted(c10::IValue(outputs_));
+  }
+
+  /// Nobody has waited: as with NCCL, the tensors stay until the device is done.
+  ~StreamWork() override {
+    Runtime& runtime = Runtime::get();
+    for (const Tensor& one : kept_) runtime.record_use(one.const_data_ptr(), runtime.queue(stream_));
   }
 
   bool isCompleted() override { return end_.query(); }
@@ -65,6 +72,7 @@ class StreamWork : public c10d::Work {
 
  private:
   const c10::Device device_;
+  const c10::Stream stream_;
   const std::shared_ptr<Failure> failure_;
   c10::Event end_{kSim};
   Tensors kept_;
