@@ -25,7 +25,6 @@ RATIOS = [(OUR_DDP, THEIR_DDP), (OUR_FSDP, FSDP2), (OUR_FSDP, FSDP1), (OUR_DDP, 
 
 SHAPE = (6, 512, 8, 8192, 256, 4)           # layers, width, heads, vocabulary, sequence, batch: 27 million parameters
 SIMULATED_SHAPE = (2, 64, 2, 256, 32, 2)
-# What a machine without a GPU says of itself, in every table and note.
 MEANINGLESS = ("SIMULATED: ours ran on the simulated device, PyTorch's programs on the CPU. The figures only show that "
                "the programs run; the ratios mean nothing, and no bar is judged.")
 
@@ -74,6 +73,8 @@ def bars(figures, size):
 
 
 def measure(context):
+    if context.simulate:
+        print(f"  {MEANINGLESS}\n", flush=True)
     context.settle()
     tables, judged, samples, notes = [], [], [], [MEANINGLESS] if context.simulate else []
     for size in sizes(context):
