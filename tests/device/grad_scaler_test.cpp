@@ -103,10 +103,12 @@ void require_same(const Outcome& found, const Outcome& expected) {
   require(found.scale == expected.scale, "the scale");
   require_equal(found.num_skipped, expected.num_skipped, "updates that are skipped");
   require_equal(found.num_counted, expected.num_counted, "steps that are counted");
-  for (const auto& [name, value] : expected.weights)
+  for (const auto& [name, value] : expected.weights) {
     require(same_values(found.weights.at(name), value, kOtherKernelsTrained), name);
-  for (const auto& [name, value] : expected.moments)
+  }
+  for (const auto& [name, value] : expected.moments) {
     require(same_values(found.moments.at(name), value, kOtherKernelsTrained), name);
+  }
 }
 
 void expect_bits_of_the_cpu(const MakeOptimizer& make) {
