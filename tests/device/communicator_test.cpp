@@ -141,6 +141,7 @@ TEST_F(DeviceCommunicator, KeepsTheTensorsOfCallsThatNobodyWaitsFor) {
 /// NCCL's own clock ends the process; ours says which call of which rank.
 TEST_F(DeviceCommunicator, TellsOfACallThatIsNotDoneInTime) {
   if (!tested::kSimulated) GTEST_SKIP() << "needs a backend that does not end the process when time is over";
+  need_devices(2);
   const auto wait_for_nobody = [] {
     on_ranks(
         2,
