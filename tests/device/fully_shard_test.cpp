@@ -85,7 +85,9 @@ TEST_F(ShardsOnDevices, HoldFewUnitsThoughTheHostRunsAhead) {
     });
     tested::reset();
     const std::size_t unit_bytes = (Tower::kWidth * Tower::kWidth + Tower::kWidth) * sizeof(float);
-    if (limits) EXPECT_LT(peak, 3 * unit_bytes);
+    if (limits) {
+      EXPECT_LT(peak, 3 * unit_bytes);
+    }
     EXPECT_GE(peak, 2 * unit_bytes) << "prefetch";
   }
 }

@@ -59,7 +59,9 @@ std::vector<Tensor> computed(const std::string& way, const std::optional<at::Sca
     loss = model->forward(input, way == "recompute").square().mean();
   }
   loss.backward();
-  if (way == "standard" || way == "aggressive") EXPECT_GT(saving.report().num_operators_again, 0);
+  if (way == "standard" || way == "aggressive") {
+    EXPECT_GT(saving.report().num_operators_again, 0);
+  }
   std::vector<Tensor> results{loss.detach().cpu()};
   for (const Tensor& parameter : model->parameters()) results.push_back(parameter.grad().cpu());
   results.push_back(at::rand({3}, device).cpu());
