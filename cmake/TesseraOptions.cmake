@@ -8,6 +8,11 @@ option(TESSERA_WITH_SENTENCEPIECE "Let `tessera data pack` use models of Sentenc
 option(TESSERA_WERROR "Treat warnings in our own code as errors" OFF)
 option(TESSERA_PCH "Use precompiled headers" ON)
 option(TESSERA_UNITY "Compile the files of a target together" ON)
+set(TESSERA_TEST_DEVICE sim CACHE STRING "What the tests of devices run on: sim (simulated) or cuda")
+set_property(CACHE TESSERA_TEST_DEVICE PROPERTY STRINGS sim cuda)
+if(NOT TESSERA_TEST_DEVICE MATCHES "^(sim|cuda)$")
+  message(FATAL_ERROR "TESSERA_TEST_DEVICE is \"${TESSERA_TEST_DEVICE}\"; expected sim or cuda")
+endif()
 set(TESSERA_SANITIZE "" CACHE STRING "Sanitizers for our own code, as in -fsanitize=")
 
 set(CMAKE_CXX_STANDARD 20)

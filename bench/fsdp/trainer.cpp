@@ -42,8 +42,10 @@ class ShardedTrainer::BlockSpans {
   std::unique_ptr<tessera::observe::Span> span_;
 };
 
-ShardedTrainer::ShardedTrainer(const std::string& kind, const tessera::World& world, const GptShape& shape)
-    : batch_(make_batch(world.rank(), shape)), model_(make_gpt(shape)) {
+ShardedTrainer::ShardedTrainer(const std::string& kind, const tessera::World& world, const GptShape& shape,
+                               const at::Device& device)
+    : batch_(make_batch(world.rank(), shape).on(device)), model_(make_gpt(shape)) {
+  if (!device.is_cpu()) model_->to(device);
   if (kind == "ddp") {
     replicated_.emplace(tessera::distribute(model_, world));
   } else if (kind == "fsdp") {

@@ -16,7 +16,7 @@ namespace bench {
 class ShardedTrainer : public Trainer {
  public:
   /// `kind`: "alone" (nobody talks), "ddp", or "fsdp" (a unit for each block). Throws ConfigError for others.
-  ShardedTrainer(const std::string& kind, const tessera::World& world, const GptShape& shape);
+  ShardedTrainer(const std::string& kind, const tessera::World& world, const GptShape& shape, const at::Device& device);
 
   /// With an observer the parts of the step are in its trace, block by block.
   double step(tessera::observe::Observer* observer) override;

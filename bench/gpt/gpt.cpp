@@ -52,7 +52,7 @@ GptImpl::GptImpl(const GptShape& shape)
 }
 
 at::Tensor GptImpl::forward(const at::Tensor& tokens) {
-  at::Tensor x = tokens_(tokens) + positions_(at::arange(tokens.size(1)));
+  at::Tensor x = tokens_(tokens) + positions_(at::arange(tokens.size(1), tokens.options()));
   std::int64_t number = 0;
   for (const auto& block : *blocks_) {
     if (watcher_) watcher_(number, x);

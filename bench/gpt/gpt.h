@@ -78,6 +78,8 @@ Gpt make_gpt(const GptShape& shape = {});
 struct Batch {
   at::Tensor tokens;   ///< [batch, sequence]
   at::Tensor targets;  ///< [batch * sequence]
+
+  Batch on(const at::Device& device) const { return {tokens.to(device), targets.to(device)}; }
 };
 /// The same as the peer's of this rank.
 Batch make_batch(int rank, const GptShape& shape = {});

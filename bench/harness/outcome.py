@@ -9,9 +9,11 @@ class Bar:
     figure: str
     bar: str
     holds: bool
+    judged: bool = True  # False: the figure means nothing here
 
     def line(self):
-        return f"{'holds' if self.holds else 'falls short'}: {self.name}: {self.figure} (bar: {self.bar})"
+        verdict = "not judged" if not self.judged else "holds" if self.holds else "falls short"
+        return f"{verdict}: {self.name}: {self.figure} (bar: {self.bar})"
 
 
 def at_most(name, value, limit, show="{:.2f}"):

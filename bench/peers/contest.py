@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 import time
 
@@ -22,11 +23,23 @@ def measure(trainer, steps):
     return {"seconds": seconds, "loss": loss}
 
 
+def own_device():
+    """This rank's GPU if the first argument is --device, else the CPU."""
+    if sys.argv[1:2] != ["--device"]:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        sys.exit("expected a GPU for --device; torch.cuda finds none")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    return torch.device("cuda", torch.cuda.current_device())
+
+
 def answer_lines(make_trainer):
     """`make_trainer(kind, shape)` is called when a kind is first asked for; the arguments of the program are a shape."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    shape = Shape(*map(int, sys.argv[1:]))
+    device = own_device()
+    # What barriers and small things need goes by Gloo on GPUs too, as with ours.
+    dist.init_process_group("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl")
+    shape = Shape(*map(int, (word for word in sys.argv[1:] if word != "--device")))
     trainers = {}
     for line in sys.stdin:
         kind, steps = line.split()

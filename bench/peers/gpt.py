@@ -60,7 +60,7 @@ class Gpt(nn.Module):
         self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
 
     def forward(self, tokens):
-        x = self.tokens(tokens) + self.positions(torch.arange(tokens.size(1)))
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.size(1), device=tokens.device))
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))

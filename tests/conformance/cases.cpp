@@ -3,6 +3,7 @@
 #include <tessera/core/error.h>
 
 #include <numeric>
+#include <optional>
 
 namespace tessera::testing {
 namespace {
@@ -78,21 +79,21 @@ void run_reductions(const Communicator& comm, at::ScalarType dtype, std::int64_t
     if (op == ReduceOp::kAvg && !at::isFloatingType(dtype)) {
       bool refused = false;
       try {
-        comm.all_reduce(at::zeros({count}, dtype), op);
+        comm.all_reduce(at::zeros({count}, tally.on_device(dtype)), op);
       } catch (const ConfigError&) {
         refused = true;
       }
       tally.refused(case_name("all_reduce", dtype, count, "avg of integers"), refused);
       continue;
     }
-    const Inputs exact = make_inputs(dtype, count, comm.size(), true, op);
+    const Inputs exact = make_inputs(dtype, count, comm.size(), true, op, tally.device());
     check_all_reduce(comm, exact, op, tally);
     check_reduce(comm, exact, op, tally);
     check_reduce_scatter(comm, exact, op, tally);
   }
   if (!at::isFloatingType(dtype)) return;
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg}) {
-    const Inputs random = make_inputs(dtype, count, comm.size(), false, op);
+    const Inputs random = make_inputs(dtype, count, comm.size(), false, op, tally.device());
     check_all_reduce(comm, random, op, tally);
     check_reduce(comm, random, op, tally);
     check_reduce_scatter(comm, random, op, tally);
@@ -102,7 +103,7 @@ void run_reductions(const Communicator& comm, at::ScalarType dtype, std::int64_t
 void run_movements(const Communicator& comm, at::ScalarType dtype, std::int64_t count, Tally& tally) {
   const int n = comm.size();
   const auto me = index_of(comm);
-  const Inputs inputs = make_inputs(dtype, count, n, true, ReduceOp::kSum);
+  const Inputs inputs = make_inputs(dtype, count, n, true, ReduceOp::kSum, tally.device());
   const auto pieces = ceiling_pieces(count, n);
   const std::int64_t part = count / n;
   const int root = n - 1;
@@ -134,7 +135,7 @@ void run_movements(const Communicator& comm, at::ScalarType dtype, std::int64_t 
   const at::Tensor gathered_even = comm.gather(even, 0);
   tally.check(name("gather even"), comm.rank() == 0 ? compare_equal(gathered_even, even_whole) : "");
 
-  const at::Tensor sent = comm.rank() == root ? whole : at::zeros({1}, dtype).expand({count});
+  const at::Tensor sent = comm.rank() == root ? whole : at::zeros({1}, tally.on_device(dtype)).expand({count});
   tally.check(name("scatter uneven"), compare_equal(comm.scatter(sent, root, 0, pieces), piece));
   tally.check(name("scatter even"), compare_equal(comm.scatter(sent.narrow(0, 0, part * n), root), even));
 
@@ -155,9 +156,13 @@ void run_movements(const Communicator& comm, at::ScalarType dtype, std::int64_t 
     const int next = (comm.rank() + 1) % n;
     const int previous = (comm.rank() + n - 1) % n;
     for (const at::Tensor& tensor : placed(comm, inputs.of_rank[me])) {
-      Work sending = comm.send_async(tensor, next);
-      const at::Tensor got = comm.recv({count}, at::TensorOptions().dtype(dtype), previous);
-      sending.wait();
+      // On devices the messages between two ranks are in one order, as NCCL's are: both must not begin with the same.
+      const bool receives_first = next == previous && comm.rank() == 1 && !tensor.is_cpu();
+      std::optional<Work> sending;
+      if (!receives_first) sending = comm.send_async(tensor, next);
+      const at::Tensor got = comm.recv({count}, tally.on_device(dtype), previous);
+      if (receives_first) sending = comm.send_async(tensor, next);
+      sending->wait();
       tally.check(name("send and recv"), compare_equal(got, inputs.of_rank[static_cast<std::size_t>(previous)]));
     }
   }

@@ -10,9 +10,13 @@
 
 namespace tessera::testing {
 
-/// Counts cases and remembers those that failed.
+/// Counts cases and remembers those that failed. All tensors of the cases are on its device.
 class Tally {
  public:
+  explicit Tally(const at::Device& device) : device_(device) {}
+
+  const at::Device& device() const { return device_; }
+  at::TensorOptions on_device(at::ScalarType dtype) const { return at::TensorOptions(device_).dtype(dtype); }
   void check(const std::string& name, const std::string& fault);
   void refused(const std::string& name, bool was_refused);
 
@@ -20,6 +24,7 @@ class Tally {
   const std::vector<std::string>& failures() const { return failures_; }
 
  private:
+  at::Device device_;
   std::int64_t num_cases_ = 0;
   std::vector<std::string> failures_;
 };

@@ -9,7 +9,7 @@ namespace {
 
 void check_subgroup(const Communicator& comm, const std::string& name, at::ScalarType dtype, std::int64_t count,
                     Tally& tally) {
-  const Inputs inputs = make_inputs(dtype, count, comm.size(), true, ReduceOp::kSum);
+  const Inputs inputs = make_inputs(dtype, count, comm.size(), true, ReduceOp::kSum, tally.device());
   at::Tensor tensor = inputs.of_rank[index_of(comm)].clone();
   Work reducing = comm.all_reduce_async(tensor);
   Work gathering = comm.all_gather_async(inputs.of_rank[index_of(comm)]);
@@ -39,10 +39,9 @@ void run_concurrent(const Communicator& comm, at::ScalarType dtype, std::int64_t
   std::vector<Work> works;
   for (std::size_t i = 0; i < 12; ++i) {
     const ReduceOp op = kConcurrentOps[i % kConcurrentOps.size()];
-    inputs.push_back(make_inputs(dtype, count + static_cast<std::int64_t>(i), comm.size(), true, op));
-    at::Tensor tensor = i % 2 == 0
-                            ? comm.empty({count + static_cast<std::int64_t>(i)}, at::TensorOptions().dtype(dtype))
-                            : at::empty({count + static_cast<std::int64_t>(i)}, at::TensorOptions().dtype(dtype));
+    inputs.push_back(make_inputs(dtype, count + static_cast<std::int64_t>(i), comm.size(), true, op, tally.device()));
+    at::Tensor tensor = i % 2 == 0 ? comm.empty({count + static_cast<std::int64_t>(i)}, tally.on_device(dtype))
+                                   : at::empty({count + static_cast<std::int64_t>(i)}, tally.on_device(dtype));
     tensor.copy_(inputs.back().of_rank[index_of(comm)]);
     tensors.push_back(tensor);
     works.push_back(comm.all_reduce_async(tensor, op));
@@ -60,8 +59,8 @@ void run_concurrent(const Communicator& comm, at::ScalarType dtype, std::int64_t
   check_subgroup(comm.split(reversed, "reversed"), "reversed group " + what, dtype, count, tally);
   // Two groups at once: everyone in `comm`, neighbours in pairs.
   const auto pair = comm.split_by([](int rank) { return rank / 2; }, "pair");
-  at::Tensor a = at::ones({count}, dtype);
-  at::Tensor b = at::ones({count}, dtype);
+  at::Tensor a = at::ones({count}, tally.on_device(dtype));
+  at::Tensor b = at::ones({count}, tally.on_device(dtype));
   Work first = comm.all_reduce_async(a);
   Work second = pair.all_reduce_async(b);
   second.wait();
@@ -72,7 +71,7 @@ void run_concurrent(const Communicator& comm, at::ScalarType dtype, std::int64_t
 
 void run_shapes(const Communicator& comm, Tally& tally) {
   const int n = comm.size();
-  const auto options = at::TensorOptions().dtype(at::kFloat);
+  const auto options = tally.on_device(at::kFloat);
   // Along every dim of a strided tensor.
   const at::Tensor base = at::arange(3 * 4 * 5 * n, options).view({3, 4, 5 * n});
   for (std::int64_t dim : {std::int64_t{2}, std::int64_t{-1}}) {
@@ -90,18 +89,18 @@ void run_shapes(const Communicator& comm, Tally& tally) {
   comm.all_reduce(scalar);
   tally.check("all_reduce of a scalar", compare_equal(scalar, at::full({}, n, options)));
 
-  expect_refused("a root that is no rank", tally, [&] { comm.broadcast(at::ones({2}), n); });
-  expect_refused("a dim that is none", tally, [&] { comm.all_gather(at::ones({2}), 3); });
+  expect_refused("a root that is no rank", tally, [&] { comm.broadcast(at::ones({2}, options), n); });
+  expect_refused("a dim that is none", tally, [&] { comm.all_gather(at::ones({2}, options), 3); });
   expect_refused("sizes that do not add up", tally, [&] {
-    comm.reduce_scatter(at::ones({4 * n}), ReduceOp::kSum, 0,
+    comm.reduce_scatter(at::ones({4 * n}, options), ReduceOp::kSum, 0,
                         std::vector<std::int64_t>(static_cast<std::size_t>(n), 3));
   });
   expect_refused("too few sizes", tally, [&] {
-    comm.all_gather(at::ones({2}), 0, std::vector<std::int64_t>(static_cast<std::size_t>(n) + 1, 2));
+    comm.all_gather(at::ones({2}, options), 0, std::vector<std::int64_t>(static_cast<std::size_t>(n) + 1, 2));
   });
   if (n > 1) {
-    expect_refused("pieces that are not equal", tally, [&] { comm.reduce_scatter(at::ones({n + 1})); });
-    expect_refused("a message to oneself", tally, [&] { comm.send(at::ones({1}), comm.rank()); });
+    expect_refused("pieces that are not equal", tally, [&] { comm.reduce_scatter(at::ones({n + 1}, options)); });
+    expect_refused("a message to oneself", tally, [&] { comm.send(at::ones({1}, options), comm.rank()); });
   }
 }
 

@@ -1,4 +1,4 @@
-// conformance threads N | spawn BACKEND N | rank BACKEND
+// conformance threads N | spawn BACKEND N | rank BACKEND; device_conformance likewise, on tensors of devices.
 // Every collective on every promised type and size against a reference computed in one process.
 #include <tessera/comm/world.h>
 #include <tessera/launch/local_job.h>
@@ -12,13 +12,16 @@
 #include <mutex>
 
 #include "conformance/cases.h"
+#include "conformance/place.h"
 #include "support/socket_transport.h"
 
 namespace {
 
 using tessera::testing::Tally;
 
-int report(const std::string& where, const Tally& tally) {
+int report(const std::string& backend, const tessera::World& world, const Tally& tally) {
+  const std::string where = backend + tessera::testing::name_of_place() + " rank " + std::to_string(world.rank()) +
+                            " of " + std::to_string(world.size());
   for (const auto& failure : tally.failures()) std::printf("FAILED on %s: %s\n", where.c_str(), failure.c_str());
   std::printf("%s: %lld cases, %zu failed\n", where.c_str(), static_cast<long long>(tally.num_cases()),
               tally.failures().size());
@@ -33,20 +36,20 @@ int run_rank(const std::string& backend) {
         [](const tessera::GroupSpec& spec) { return std::make_unique<tessera::testing::SocketTransport>(spec); });
   }
   auto world = tessera::init(options);
-  Tally tally;
+  Tally tally(tessera::testing::place_of(world));
   tessera::testing::run_all(world.comm(), tally);
   world.comm().barrier();
-  return report(backend + " rank " + std::to_string(world.rank()) + " of " + std::to_string(world.size()), tally);
+  return report(backend, world, tally);
 }
 
 int run_as_threads(int num_ranks) {
   std::mutex mutex;
   int result = 0;
   tessera::run_threads(num_ranks, [&](const tessera::World& world) {
-    Tally tally;
+    Tally tally(tessera::testing::place_of(world));
     tessera::testing::run_all(world.comm(), tally);
     const std::lock_guard lock(mutex);
-    result |= report("threads rank " + std::to_string(world.rank()) + " of " + std::to_string(num_ranks), tally);
+    result |= report("threads", world, tally);
   });
   return result;
 }
@@ -70,6 +73,7 @@ int spawn(const std::string& backend, int num_ranks) {
 int main(int argc, char** argv) {
   at::set_num_threads(1);
   try {
+    tessera::testing::prepare_places();
     if (argc == 3 && std::strcmp(argv[1], "threads") == 0) return run_as_threads(std::stoi(argv[2]));
     if (argc == 4 && std::strcmp(argv[1], "spawn") == 0) return spawn(argv[2], std::stoi(argv[3]));
     if (argc == 3 && std::strcmp(argv[1], "rank") == 0) return run_rank(argv[2]);

@@ -123,7 +123,9 @@ std::optional<double> worst(const at::Tensor& got, const at::Tensor& expected, c
 
 }  // namespace
 
-Inputs make_inputs(at::ScalarType dtype, std::int64_t count, int num_ranks, bool exact, ReduceOp op) {
+namespace {
+
+Inputs inputs_on_cpu(at::ScalarType dtype, std::int64_t count, int num_ranks, bool exact, ReduceOp op) {
   using Key = std::tuple<at::ScalarType, std::int64_t, int, bool, ReduceOp>;
   constexpr std::size_t kKept = 4;  // ranks that are threads are a few cases apart at most
   static std::mutex mutex;
@@ -137,7 +139,17 @@ Inputs make_inputs(at::ScalarType dtype, std::int64_t count, int num_ranks, bool
   return kept.back().second;
 }
 
-std::string compare_reduced(const at::Tensor& got, const Inputs& inputs, std::int64_t begin) {
+}  // namespace
+
+Inputs make_inputs(at::ScalarType dtype, std::int64_t count, int num_ranks, bool exact, ReduceOp op,
+                   const at::Device& device) {
+  Inputs inputs = inputs_on_cpu(dtype, count, num_ranks, exact, op);
+  for (at::Tensor& values : inputs.of_rank) values = values.to(device);
+  return inputs;
+}
+
+std::string compare_reduced(const at::Tensor& found, const Inputs& inputs, std::int64_t begin) {
+  const at::Tensor got = found.cpu();
   const auto dtype = inputs.of_rank.front().scalar_type();
   if (got.scalar_type() != dtype) return "the type changed";
   const at::Tensor flat = got.reshape({-1});
@@ -150,8 +162,10 @@ std::string compare_reduced(const at::Tensor& got, const Inputs& inputs, std::in
   return off ? "off by " + std::to_string(*off) + ", which is more than rounding explains" : "";
 }
 
-std::string compare_equal(const at::Tensor& got, const at::Tensor& expected) {
-  if (!got.defined()) return "no tensor";
+std::string compare_equal(const at::Tensor& found, const at::Tensor& wanted) {
+  if (!found.defined()) return "no tensor";
+  const at::Tensor got = found.cpu();
+  const at::Tensor expected = wanted.cpu();
   if (got.sizes() != expected.sizes()) {
     std::ostringstream text;
     text << "shape " << got.sizes() << ", expected " << expected.sizes();

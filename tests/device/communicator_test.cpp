@@ -99,7 +99,8 @@ TEST_F(DeviceCommunicator, AddsContributionsAlongATreeOfAnyNumberOfRanks) {
 }
 
 TEST_F(DeviceCommunicator, LetsTheHostGoOn) {
-  sim::settings().duration = [](std::string_view op, auto) { return op == "ALLREDUCE" ? 100ms : 0ms; };
+  if (!tested::kSimulated) GTEST_SKIP() << "needs kernels that take as long as the test says";
+  tested::kernels_take([](std::string_view op, auto) { return op == "ALLREDUCE" ? 100ms : 0ms; });
   on_ranks(2, [](const Communicator& comm, const at::TensorOptions& on) {
     Tensor sum = torch::ones({4}, on);
     const auto begin = std::chrono::steady_clock::now();
@@ -114,21 +115,21 @@ TEST_F(DeviceCommunicator, LetsTheHostGoOn) {
 
 /// A record ends when the device is done, not when the host has gone on.
 TEST_F(DeviceCommunicator, RecordsCallsUntilTheDeviceIsDone) {
-  sim::settings().duration = [](std::string_view op, auto) { return op == "ALLREDUCE" ? 200ms : 0ms; };
+  tested::kernels_take([](std::string_view op, auto) { return op == "ALLREDUCE" ? 200ms : 0ms; });
   on_ranks(2, [](const Communicator& comm, const at::TensorOptions& on) {
     Tensor sum = torch::ones({4}, on);
     comm.all_reduce(sum);
     const auto record = [&] { return comm.recent_calls().back(); };
     require_equal(record().operation, std::string("all_reduce"), "the call");
-    require(record().state == CallState::kStarted, "it is under way");
-    sim::synchronise();
+    if (tested::kSimulated) require(record().state == CallState::kStarted, "it is under way");
+    tested::synchronise();
     for (int i = 0; i < 1000 && record().state == CallState::kStarted; ++i) std::this_thread::sleep_for(1ms);
     require(record().state == CallState::kDone, "it is done");
   });
 }
 
 TEST_F(DeviceCommunicator, KeepsTheTensorsOfCallsThatNobodyWaitsFor) {
-  sim::settings().duration = [](std::string_view op, auto) { return op == "ALLREDUCE" ? 50ms : 0ms; };
+  tested::kernels_take([](std::string_view op, auto) { return op == "ALLREDUCE" ? 50ms : 0ms; });
   on_ranks(2, [](const Communicator& comm, const at::TensorOptions& on) {
     {
       comm.all_reduce_async(torch::ones({4}, on));
@@ -140,20 +141,22 @@ TEST_F(DeviceCommunicator, KeepsTheTensorsOfCallsThatNobodyWaitsFor) {
 /// Of a call that the program has waited for, the order of streams protects the memory: it is free for the next tensor
 /// of the stream at once, though the device is not done, and the host is not held up.
 TEST_F(DeviceCommunicator, LeavesTheMemoryOfCallsToTheProgram) {
-  sim::settings().duration = [](std::string_view op, auto) { return op == "_ALLGATHER_BASE" ? 50ms : 0ms; };
+  tested::kernels_take([](std::string_view op, auto) { return op == "_ALLGATHER_BASE" ? 50ms : 0ms; });
   on_ranks(2, [](const Communicator& comm, const at::TensorOptions& on) {
     const Tensor piece = torch::ones({1024}, on);
-    const auto before = sim::bytes_in_use(on.device().index());
+    const auto before = tested::bytes_in_use(on.device().index());
     Tensor whole = comm.all_gather(piece);
-    require_equal(sim::bytes_in_use(on.device().index()), before + 8192, "what was gathered");
+    require_equal(tested::bytes_in_use(on.device().index()), before + 8192, "what was gathered");
     whole.reset();
-    require_equal(sim::bytes_in_use(on.device().index()), before, "free");
-    require(comm.recent_calls().back().state == CallState::kStarted, "though it is under way");
+    require_equal(tested::bytes_in_use(on.device().index()), before, "free");
+    if (tested::kSimulated) require(comm.recent_calls().back().state == CallState::kStarted, "though it is under way");
   });
 }
 
 /// NCCL's own clock ends the process; ours says which call of which rank.
 TEST_F(DeviceCommunicator, TellsOfACallThatIsNotDoneInTime) {
+  if (!tested::kSimulated) GTEST_SKIP() << "needs a backend that does not end the process when time is over";
+  need_devices(2);
   const auto wait_for_nobody = [] {
     on_ranks(
         2,
@@ -176,14 +179,16 @@ TEST_F(DeviceCommunicator, TellsOfACallThatIsNotDoneInTime) {
 }
 
 TEST_F(DeviceCommunicator, GivesEachRankADeviceOfItsOwn) {
-  run_threads(3, [](const World& world) {
-    require(world.device() == sim::device(world.rank()), "the device of its place on the node");
-    const Tensor plain = torch::ones({2}, torch::Device(sim::kSim));
+  const int num_devices = tested::num_devices();
+  run_threads(num_devices, [](const World& world) {
+    require(world.device() == tested::device(world.rank()), "the device of its place on the node");
+    const Tensor plain = torch::ones({2}, torch::Device(tested::kDevice));
     require_equal(static_cast<int>(plain.device().index()), world.rank(), "and where tensors lie by default");
   });
-  sim::settings().num_devices = 2;
-  const auto too_many = [] { run_threads(3, [](const World& world) { world.device(); }); };
-  expect_parts(message_of<ConfigError>(too_many), {"has 3 ranks, and 2 devices of type", "start as many ranks"});
+  const auto too_many = [&] { run_threads(num_devices + 1, [](const World& world) { world.device(); }); };
+  expect_parts(message_of<ConfigError>(too_many), {"has " + std::to_string(num_devices + 1) + " ranks, and " +
+                                                       std::to_string(num_devices) + " devices of type",
+                                                   "start as many ranks"});
 }
 
 TEST_F(DeviceCommunicator, RefusesDevicesThatNothingCarries) {

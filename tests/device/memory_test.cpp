@@ -24,6 +24,7 @@
 #include "parity/models.h"
 #include "support/error_message.h"
 #include "support/require.h"
+#include "support/sim_device/sim_device.h"
 
 // How much memory of a device sharded training takes: what the guide's table says, whatever the delays. And how it is
 // counted.

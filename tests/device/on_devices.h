@@ -1,52 +1,58 @@
 #pragma once
 
-#include <tessera/comm/device_backends.h>
 #include <tessera/comm/world.h>
 
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <gtest/gtest.h>
 
 #include <exception>
 #include <functional>
+#include <string>
 
-#include "support/sim_device/sim_backend.h"
-#include "support/sim_device/sim_device.h"
+#include "support/tested_device.h"
 
 namespace tessera::testing {
 
-/// A test on simulated devices, with the simulated backend where NCCL is on real ones.
+/// A test on the devices that CMake chose, with the simulated backend where NCCL is on real ones.
 class DeviceTest : public ::testing::Test {
  public:
   /// Kernels and collectives begin late, each stream by its own chance.
-  static void delay(std::uint64_t seed) {
-    sim::settings().delay_seed = seed;
-    sim::settings().longest_delay = std::chrono::microseconds(100);
-  }
+  static void delay(std::uint64_t seed) { tested::delay(seed, std::chrono::microseconds(100)); }
 
  protected:
   DeviceTest() {
-    comm::register_device_backend(
-        sim::kSim, [](const comm::DeviceGroup& group) { return sim::make_sim_backend(group.connect_cpu()); });
+    tested::reset();
+    tested::connect();
   }
   ~DeviceTest() override {
-    sim::settings() = sim::Settings();
+    tested::reset();
     try {
-      sim::synchronise();
+      tested::synchronise();
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): a test of failures has seen it
     }
   }
 };
 
+/// Ends the test as skipped where the machine has fewer devices, by an exception that GoogleTest knows.
+inline void need_devices(int count) {
+  if (count <= tested::num_devices()) return;
+  const std::string reason =
+      "needs " + std::to_string(count) + " devices, the machine has " + std::to_string(tested::num_devices());
+  [&] { GTEST_SKIP() << reason; }();
+  throw ::testing::AssertionException(
+      ::testing::TestPartResult(::testing::TestPartResult::kSkip, __FILE__, __LINE__, reason.c_str()));
+}
+
 /// Ranks that are threads, each with the device of its number as the current one.
 inline void on_devices(int num_ranks, const std::function<void(const World&, const at::Device&)>& run,
                        const WorldOptions& options = {}) {
+  need_devices(num_ranks);
   run_threads(
       num_ranks,
       [&](const World& world) {
         run(world, world.device());
-        sim::synchronise();
+        tested::synchronise();
       },
       options);
 }

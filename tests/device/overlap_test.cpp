@@ -15,6 +15,7 @@
 #include "device/on_devices.h"
 #include "parity/models.h"
 #include "support/require.h"
+#include "support/sim_device/sim_device.h"
 
 // How long a step takes beside the ideal one, on devices whose products and transfers take a known time: what is not
 // overlapped shows.

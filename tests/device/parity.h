@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/on_devices.h"
+#include "device/same_values.h"
 #include "parity/training.h"
 
 // Trainings on devices beside one process that trains on the CPU.
@@ -21,8 +22,10 @@ using TrainOnRanks = std::function<State(const ParityCase&, const std::string& v
 /// Each variant ends with the weights of one process, whatever the delays.
 inline void expect_parity(ParityCase parity, const std::vector<std::string>& variants, const TrainOnRanks& train,
                           ProgramStream stream = ProgramStream::kDefault) {
+  need_devices(parity.num_ranks);
   const State expected = train_alone(parity);
-  parity.device_type = sim::kSim;
+  parity.least_tolerance = at_least_of_kernels(0);
+  parity.device_type = tested::kDevice;
   std::uint64_t seed = stream == ProgramStream::kDefault ? 1 : 20;
   for (const auto& variant : variants) {
     const auto compare = [&](const World& world, const at::Device& /*device*/) {

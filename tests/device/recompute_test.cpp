@@ -46,7 +46,7 @@ void seed(const at::Device& device) {
 
 /// The loss, all gradients, and the numbers that the device draws next. `way`: "plain", "recompute", or a strategy.
 std::vector<Tensor> computed(const std::string& way, const std::optional<at::ScalarType>& autocast) {
-  const at::Device device = sim::device(0);
+  const at::Device device = tested::device(0);
   const auto model = std::make_shared<Blocks>();
   model->to(device, autocast ? at::kFloat : at::kDouble);
   MemorySaving saving;
@@ -55,11 +55,13 @@ std::vector<Tensor> computed(const std::string& way, const std::optional<at::Sca
   const Tensor input = waves({2, 5, 16}).to(model->parameters().front().options());
   Tensor loss;
   {
-    const Autocast guard(autocast.value_or(at::kFloat), sim::kSim);
+    const Autocast guard(autocast.value_or(at::kFloat), tested::kDevice);
     loss = model->forward(input, way == "recompute").square().mean();
   }
   loss.backward();
-  if (way == "standard" || way == "aggressive") EXPECT_GT(saving.report().num_operators_again, 0);
+  if (way == "standard" || way == "aggressive") {
+    EXPECT_GT(saving.report().num_operators_again, 0);
+  }
   std::vector<Tensor> results{loss.detach().cpu()};
   for (const Tensor& parameter : model->parameters()) results.push_back(parameter.grad().cpu());
   results.push_back(at::rand({3}, device).cpu());

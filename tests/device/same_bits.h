@@ -11,9 +11,10 @@
 #include <vector>
 
 #include "device/on_devices.h"
+#include "device/same_values.h"
 
-// Trainings whose streams are slow and fast by many chances: the bits are the same each time, and the device finds no
-// two accesses that nothing orders.
+// Trainings whose streams are slow and fast by many chances: the bits are the same each time, and the simulated device
+// finds no two accesses that nothing orders.
 
 namespace tessera::testing {
 
@@ -25,10 +26,10 @@ using Found = std::vector<std::map<std::string, at::Tensor>>;
 
 inline void expect_same_bits(int num_ranks, int num_delays,
                              const std::function<std::map<std::string, at::Tensor>(const World&)>& train) {
+  need_devices(num_ranks);
   Found expected;
   for (int seed = 0; seed < num_delays; ++seed) {
-    sim::settings().delay_seed = static_cast<std::uint64_t>(seed);
-    sim::settings().longest_delay = std::chrono::microseconds(seed == 0 ? 0 : 100);
+    tested::delay(static_cast<std::uint64_t>(seed), std::chrono::microseconds(seed == 0 ? 0 : 100));
     Found found(static_cast<std::size_t>(num_ranks));
     on_devices(num_ranks, [&](const World& world, const at::Device& /*device*/) {
       found[static_cast<std::size_t>(world.rank())] = train(world);
@@ -40,7 +41,7 @@ inline void expect_same_bits(int num_ranks, int num_delays,
     for (std::size_t rank = 0; rank < found.size(); ++rank) {
       ASSERT_EQ(found[rank].size(), expected[rank].size());
       for (const auto& [name, value] : expected[rank]) {
-        ASSERT_TRUE(at::equal(found[rank].at(name), value)) << "seed " << seed << ", rank " << rank << ": " << name;
+        ASSERT_TRUE(same_values(found[rank].at(name), value)) << "seed " << seed << ", rank " << rank << ": " << name;
       }
     }
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/on_devices.h"
+#include "device/same_values.h"
 #include "parity/models.h"
 #include "parity/training.h"
 #include "support/require.h"
@@ -79,7 +80,8 @@ State train(const World& world, const at::Device& device, const std::shared_ptr<
 
 /// Weights and buffers of rank 0 on the CPU, which every rank on a device then has.
 void expect_bits_of_the_cpu(const FsdpOptions& options,
-                            const std::function<std::shared_ptr<Storeys>(const at::Device&)>& make) {
+                            const std::function<std::shared_ptr<Storeys>(const at::Device&)>& make,
+                            double tolerance = kOtherKernelsTrained) {
   State expected;
   run_threads(2, [&](const World& world) {
     const State found = train(world, at::kCPU, make_storeys(false), FsdpOptions(options).device(std::nullopt));
@@ -92,7 +94,7 @@ void expect_bits_of_the_cpu(const FsdpOptions& options,
       if (options.device()) here.device(device);
       const State found = train(world, device, make(device), here);
       require_equal(found.size(), expected.size(), "tensors");
-      for (const auto& [name, value] : expected) require(at::equal(found.at(name), value), name);
+      for (const auto& [name, value] : expected) require(same_values(found.at(name), value, tolerance), name);
     });
   }
 }
@@ -104,23 +106,25 @@ TEST_F(ShardedModelsOnDevices, ComputeInTheTypesOfTheOptions) {
                              .reduce_dtype(keeps ? torch::kBFloat16 : torch::kFloat)
                              .keep_low_precision_grads(false)
                              .buffer_dtype(keeps ? torch::kFloat : torch::kBFloat16);
-    expect_bits_of_the_cpu(options, [](const at::Device& device) {
+    const auto make = [](const at::Device& device) {
       auto model = make_storeys(false);
       model->to(device);
       return model;
-    });
+    };
+    // A gradient near nothing may have either sign in bfloat16, and AdamW then makes a whole step either way.
+    expect_bits_of_the_cpu(options, make, 0.5);
   }
 }
 
 TEST_F(ShardedModelsOnDevices, GoThereUnitByUnit) {
   for (const bool without_bytes : {false, true}) {
-    expect_bits_of_the_cpu(options_of_storeys().device(sim::device()),
+    expect_bits_of_the_cpu(options_of_storeys().device(tested::device()),
                            [&](const at::Device& /*device*/) { return make_storeys(without_bytes); });
   }
 }
 
 TEST_F(ShardedModelsOnDevices, ForgetGradientsOfBefore) {
-  expect_bits_of_the_cpu(options_of_storeys().device(sim::device()), [&](const at::Device& /*device*/) {
+  expect_bits_of_the_cpu(options_of_storeys().device(tested::device()), [&](const at::Device& /*device*/) {
     auto model = make_storeys(false);
     model->forward(torch::ones({2, kWidth})).sum().backward();
     return model;
@@ -131,11 +135,11 @@ TEST_F(ShardedModelsOnDevices, ForgetGradientsOfBefore) {
 TEST_F(ShardedModelsOnDevices, AreNeverWholeOnTheDevice) {
   on_devices(4, [](const World& world, const at::Device& device) {
     const auto model = make_storeys(true);
-    sim::reset_peak_bytes(device.index());
-    const std::size_t before = sim::peak_bytes(device.index());
+    tested::reset_peak_bytes(device.index());
+    const std::size_t before = tested::peak_bytes(device.index());
     const auto sharded = fully_shard(model, world, options_of_storeys().device(device).init_sync(false));
-    sim::synchronise();
-    const std::size_t peak = sim::peak_bytes(device.index()) - before;
+    tested::synchronise();
+    const std::size_t peak = tested::peak_bytes(device.index()) - before;
     const FsdpStatistics statistics = sharded.statistics();
     // Beside that: norms, which are whole, and what memory is rounded up to.
     const std::uint64_t most = statistics.shard_bytes + statistics.largest_unit_bytes + 12000;
