@@ -101,8 +101,8 @@ class EventMark final : public observe::DeviceMark {
     try {
       if (!event_->query()) return false;
       time_ns_ = clock_->time_ns_of(event_);
-    } catch (
-        const std::exception&) {  // NOLINT(bugprone-empty-catch): the training thread's next operator throws it too
+    } catch (const std::exception&) {
+      time_ns_ = std::nullopt;  // the device failed: the training thread's next operator throws it too
     }
     event_ = nullptr;
     return true;
@@ -177,7 +177,7 @@ std::optional<c10::Device> device_in_use() {
   const auto type = at::accelerator::getAccelerator();
   if (!type || at::accelerator::deviceCount() == 0) return std::nullopt;
   const c10::DeviceIndex index = at::accelerator::getDeviceIndex();
-  const bool is_used = at::globalContext().getAcceleratorHooksInterface(*type).hasPrimaryContext(index);
+  const bool is_used = at::globalContext().getAcceleratorHooksInterface(type).hasPrimaryContext(index);
   return is_used ? std::optional(c10::Device(*type, index)) : std::nullopt;
 }
 
