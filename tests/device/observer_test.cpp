@@ -8,14 +8,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "device/on_devices.h"
+#include "device/scripted_kernels.h"
 #include "observe/trace_decoder.h"
 #include "support/temporary_folder.h"
 
@@ -28,22 +31,12 @@ using at::Tensor;
 using observe::StepSummary;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kKernel{40};
-constexpr std::int64_t kKernelNs = std::chrono::nanoseconds(kKernel).count();
-constexpr double kKernelSeconds = 0.04;
+class ObserverOnDevices : public DeviceTest {};
 
-/// `mul` takes a known time, all else none.
-class ObserverOnDevices : public DeviceTest {
- protected:
-  static void take_time() {
-    sim::settings().duration = [](std::string_view op, std::size_t /*num_bytes*/) {
-      return op == "mul" ? kKernel : milliseconds(0);
-    };
-  }
-};
-
-void compute(const Tensor& tensor, int num_kernels) {
-  for (int i = 0; i < num_kernels; ++i) (void)tensor.mul(2);
+std::vector<TimedKernel> compute(const Tensor& tensor, int num_kernels) {
+  std::vector<TimedKernel> kernels;
+  for (int i = 0; i < num_kernels; ++i) kernels.emplace_back(tensor);
+  return kernels;
 }
 
 struct Collector : observe::Sink {
@@ -54,11 +47,15 @@ struct Collector : observe::Sink {
 
 ObserveOptions silent() { return ObserveOptions().progress("off"); }
 
-/// At least so long, and not so much longer that it could be another number of kernels.
-void expect_kernels(double seconds, int num_kernels, const std::string& what) {
-  EXPECT_GE(seconds, num_kernels * kKernelSeconds) << what;
-  EXPECT_LT(seconds, (num_kernels + 0.75) * kKernelSeconds) << what;
+/// Between two marks: all of `kernels`, and nothing of what the stream had before and behind them. Kernels are over.
+void expect_encloses(double seconds, const TimedKernel& before, const std::vector<TimedKernel>& kernels,
+                     const TimedKernel& behind) {
+  constexpr double kRounding = 1e-6;
+  EXPECT_GE(seconds, flight::seconds_of(kernels.back().end_ns() - kernels.front().begin_ns()) - kRounding);
+  EXPECT_LE(seconds, flight::seconds_of(behind.begin_ns() - before.end_ns()) + kRounding);
 }
+
+double seconds_of(const Slice& slice) { return flight::seconds_of(slice.end_ns - slice.start_ns); }
 
 TEST_F(ObserverOnDevices, MeasuresStepsByEventsAndDoesNotWait) {
   on_devices(1, [&](const World& world, const at::Device& device) {
@@ -66,25 +63,26 @@ TEST_F(ObserverOnDevices, MeasuresStepsByEventsAndDoesNotWait) {
     std::vector<StepSummary> summaries;
     const auto observer = make_observer(world, silent(), {}, device);
     observer->add_sink(std::make_unique<Collector>(summaries));
+    Gate gate(tensor);
+    std::vector<std::vector<TimedKernel>> kernels = {compute(tensor, 1)};
     observer->restart_clock();
-    take_time();
     const auto num_waits = sim::counts().num_host_waits;
-    const auto start_ns = flight::now_ns();
     for (int step = 1; step <= 4; ++step) {
-      compute(tensor, step);
+      kernels.push_back(compute(tensor, step));
       observer->record({.step = step, .tokens = 100});
     }
-    const auto launched_ns = flight::now_ns() - start_ns;
+    kernels.push_back(compute(tensor, 1));
     EXPECT_EQ(sim::counts().num_host_waits, num_waits);
-    EXPECT_LT(launched_ns, 5 * kKernelNs) << "the device is busy for ten kernels";
     EXPECT_FALSE(c10::impl::VirtualGuardImpl(device.type()).getStream(device).query());
+    gate.open();
     observer->close();
+    sim::synchronise();
     ASSERT_EQ(summaries.size(), 4);
-    for (int step = 1; step <= 4; ++step) {
-      const StepSummary& summary = summaries[static_cast<std::size_t>(step) - 1];
+    for (std::size_t step = 1; step <= 4; ++step) {
+      const StepSummary& summary = summaries[step - 1];
       EXPECT_EQ(summary.last.step, step);
-      expect_kernels(summary.seconds, step, "step " + std::to_string(step));
-      EXPECT_LT(summary.host_seconds.value(), kKernelSeconds);
+      expect_encloses(summary.seconds, kernels[step - 1].back(), kernels[step], kernels[step + 1].front());
+      EXPECT_GT(summary.host_seconds.value(), 0);
       EXPECT_NEAR(summary.tokens_per_second(), 100 / summary.seconds, 1e-6);
     }
   });
@@ -100,15 +98,14 @@ TEST_F(ObserverOnDevices, PassesAStepOnWhenTheDeviceHasDoneIt) {
       const std::string text = text_of_file(folder.file("log"));
       return std::count(text.begin(), text.end(), '\n') - 1;  // the first is the run's
     };
-    sim::settings().duration = [](auto op, auto) { return op == "mul" ? milliseconds(600) : milliseconds(0); };
     observer->record({.step = 1});
-    compute(tensor, 1);
+    Gate gate(tensor);
     observer->record({.step = 2});
+    while (num_lines() < 1) std::this_thread::yield();
     std::this_thread::sleep_for(milliseconds(300));
     EXPECT_EQ(num_lines(), 1) << "the second is under way";
-    sim::synchronise();
-    std::this_thread::sleep_for(milliseconds(300));
-    EXPECT_EQ(num_lines(), 2);
+    gate.open();
+    while (num_lines() < 2) std::this_thread::yield();
     observer->close();
     const std::string text = text_of_file(folder.file("log"));
     for (const char* const key : {"\"host_step_seconds\":", "\"device_bytes\":", "\"device_peak_bytes\":"}) {
@@ -123,86 +120,101 @@ TEST_F(ObserverOnDevices, CountsNoTimeBeforeTheClockIsRestarted) {
     std::vector<StepSummary> summaries;
     const auto observer = make_observer(world, silent(), {}, device);
     observer->add_sink(std::make_unique<Collector>(summaries));
-    take_time();
-    compute(tensor, 3);
+    const auto evaluation = compute(tensor, 3);
     observer->restart_clock();
-    compute(tensor, 1);
+    const auto step = compute(tensor, 1);
     observer->record({.step = 1});
+    const TimedKernel behind(tensor);
     observer->close();
+    sim::synchronise();
     ASSERT_EQ(summaries.size(), 1);
-    expect_kernels(summaries[0].seconds, 1, "behind an evaluation");
+    expect_encloses(summaries[0].seconds, evaluation.back(), step, behind);
   });
 }
 
 TEST_F(ObserverOnDevices, TracesWhatTheDeviceDidInASpan) {
   const TemporaryFolder folder;
+  std::vector<TimedKernel> kernels;  // five a step
   on_devices(1, [&](const World& world, const at::Device& device) {
     const Tensor tensor = at::ones({4}, device);
     const auto options = silent().trace(folder.file("t")).trace_skip(1).trace_steps(2);
     const auto observer = make_observer(world, options, {}, device);
-    take_time();
     for (int step = 1; step <= 4; ++step) {
       {
         const auto outer = observer->span("forward");
-        compute(tensor, 1);
+        kernels.emplace_back(tensor);
         const auto inner = observer->span("layer");
-        compute(tensor, 1);
+        kernels.emplace_back(tensor);
       }
       const auto backward = observer->span("backward");
-      compute(tensor, 3);
+      for (int i = 0; i < 3; ++i) kernels.emplace_back(tensor);
       observer->record({.step = step});
     }
     observer->close();
   });
   const auto slices = read_trace(folder.file("t.rank0.pftrace"));
   const auto steps = on_track(slices, 0, "steps on the device");
-  ASSERT_EQ(steps.size(), 2);
-  EXPECT_EQ(steps[0].name, "step 2");
-  EXPECT_EQ(steps[1].name, "step 3");
   const auto on_host = on_track(slices, 0, "compute");
   const auto spans = on_track(slices, 0, "device");
+  ASSERT_EQ(steps.size(), 2);
   ASSERT_EQ(on_host.size(), 5) << "the last span ends after the trace";
   ASSERT_EQ(spans.size(), 6);
+  const auto expect_kernels = [&](const Slice& slice, std::size_t step, std::size_t first, std::size_t count) {
+    const auto begin = kernels.begin() + static_cast<std::ptrdiff_t>(5 * step + first);
+    const auto end = begin + static_cast<std::ptrdiff_t>(count);
+    expect_encloses(seconds_of(slice), *(begin - 1), {begin, end}, *end);
+  };
   for (std::size_t i = 0; i < spans.size(); ++i) {
-    const int num_kernels = std::vector<int>{2, 1, 3}[i % 3];
     EXPECT_EQ(spans[i].name, (std::vector<std::string>{"forward", "layer", "backward"}[i % 3]));
-    expect_kernels(flight::seconds_of(spans[i].end_ns - spans[i].start_ns), num_kernels, spans[i].name);
-    if (i < on_host.size()) {
-      EXPECT_EQ(on_host[i].name, spans[i].name);
-      EXPECT_GT(spans[i].start_ns, on_host[i].start_ns) << "before it was launched";
-    }
+    const auto [first, count] = std::vector<std::pair<std::size_t, std::size_t>>{{0, 2}, {1, 1}, {2, 3}}[i % 3];
+    expect_kernels(spans[i], 1 + i / 3, first, count);
+    if (i < on_host.size()) EXPECT_EQ(on_host[i].name, spans[i].name);
   }
-  expect_kernels(flight::seconds_of(steps[1].end_ns - steps[1].start_ns), 5, "a step");
-  EXPECT_LE(steps[1].start_ns, spans[3].start_ns);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    EXPECT_EQ(steps[i].name, "step " + std::to_string(i + 2));
+    expect_kernels(steps[i], 1 + i, 0, 5);
+    EXPECT_LE(steps[i].start_ns, spans[3 * i].start_ns);
+  }
 }
 
 /// A span whose work is on another stream than that of the steps.
 TEST_F(ObserverOnDevices, TracesEachStreamApart) {
   const TemporaryFolder folder;
+  std::vector<TimedKernel> on_main;
+  std::vector<TimedKernel> on_side;
   on_devices(1, [&](const World& world, const at::Device& device) {
     const Tensor tensor = at::ones({4}, device);
-    sim::synchronise();
+    const c10::Stream side_stream = c10::impl::VirtualGuardImpl(device.type()).getNewStream(device);
+    const Tensor own = [&] {
+      const c10::StreamGuard on(side_stream);
+      Tensor made = at::ones({4}, device);
+      on_side.emplace_back(made);
+      return made;
+    }();
     const auto observer = make_observer(world, silent().trace(folder.file("t")), {}, device);
-    take_time();
+    on_main.emplace_back(tensor);
     {
       const auto main = observer->span("main");
-      compute(tensor, 2);
-      const c10::StreamGuard on(c10::impl::VirtualGuardImpl(device.type()).getNewStream(device));
-      const Tensor own = at::ones({4}, device);
+      for (int i = 0; i < 2; ++i) on_main.emplace_back(tensor);
+      const c10::StreamGuard on(side_stream);
       const auto side = observer->span("side");
-      compute(own, 1);
+      on_side.emplace_back(own);
     }
+    on_main.emplace_back(tensor);
+    const c10::StreamGuard on(side_stream);
+    on_side.emplace_back(own);
     observer->close();
   });
   const auto slices = read_trace(folder.file("t.rank0.pftrace"));
-  const auto main = on_track(slices, 0, "device");
-  const auto side = on_track(slices, 0, "device, stream 2");
-  const auto& first = main.empty() || main[0].name == "main" ? main : side;
-  const auto& second = &first == &main ? side : main;
-  ASSERT_EQ(first.size(), 1);
-  ASSERT_EQ(second.size(), 1);
-  expect_kernels(flight::seconds_of(first[0].end_ns - first[0].start_ns), 2, "main");
-  expect_kernels(flight::seconds_of(second[0].end_ns - second[0].start_ns), 1, "side");
+  auto main = on_track(slices, 0, "device");
+  auto side = on_track(slices, 0, "device, stream 2");
+  ASSERT_EQ(main.size(), 1);
+  ASSERT_EQ(side.size(), 1);
+  if (main[0].name == "side") std::swap(main, side);  // the one that the device came to first has the first track
+  EXPECT_EQ(main[0].name, "main");
+  EXPECT_EQ(side[0].name, "side");
+  expect_encloses(seconds_of(main[0]), on_main[0], {on_main[1], on_main[2]}, on_main[3]);
+  expect_encloses(seconds_of(side[0]), on_side[0], {on_side[1]}, on_side[2]);
 }
 
 c10::CachingDeviceAllocator::DeviceStats stats_of(const at::Device& device) {
@@ -242,20 +254,20 @@ TEST_F(ObserverOnDevices, KeepsRanksOfOneProcessApart) {
     const auto observer = make_observer(world, silent());
     ASSERT_TRUE(observer->device()) << "it is in use";
     observer->add_sink(std::make_unique<Collector>(summaries[rank]));
-    world.comm().barrier();
-    if (world.rank() == 0) take_time();
-    world.comm().barrier();
+    const TimedKernel before(tensor);
     observer->restart_clock();
-    compute(tensor, world.rank() + 1);
+    const auto kernels = compute(tensor, world.rank() + 1);
     observer->record({.step = 1});
+    const TimedKernel behind(tensor);
     sim::synchronise();
     expected[rank] = stats_of(device).allocated_bytes[0].current;
     observer->close();
+    ASSERT_EQ(summaries[rank].size(), 1);
+    expect_encloses(summaries[rank][0].seconds, before, kernels, behind);
   });
   for (int rank = 0; rank < kNumRanks; ++rank) {
     const auto& mine = summaries[static_cast<std::size_t>(rank)];
     ASSERT_EQ(mine.size(), 1);
-    expect_kernels(mine[0].seconds, rank + 1, "rank " + std::to_string(rank));
     EXPECT_EQ(mine[0].device_memory->allocated_bytes, expected[static_cast<std::size_t>(rank)]);
     EXPECT_GE(mine[0].device_memory->allocated_bytes, (rank + 1) << 20);
     EXPECT_LT(mine[0].device_memory->allocated_bytes, (rank + 2) << 20);

@@ -7,19 +7,18 @@
 #include <torch/torch.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "device/on_devices.h"
+#include "device/scripted_kernels.h"
 #include "support/error_message.h"
 
 // Batches that a loader puts into pinned memory.
@@ -28,7 +27,6 @@ namespace tessera::testing {
 namespace {
 
 using at::Tensor;
-using std::chrono::milliseconds;
 
 class PinnedLoader : public DeviceTest {};
 
@@ -183,38 +181,31 @@ TEST_F(PinnedLoader, GoesOnWhereItStopped) {
   EXPECT_EQ(third.state(), second.state());
 }
 
-constexpr milliseconds kEach{20};
-
-/// Copies and products take a known time.
-void take_time() {
-  sim::settings().duration = [](std::string_view op, std::size_t /*num_bytes*/) {
-    return op == "copy" || op == "mul" ? kEach : milliseconds(0);
-  };
-}
-
 /// Batches are gone while they travel: what has their memory next must not change what arrives.
 TEST_F(PinnedLoader, LetsTheHostGoOn) {
   Loader loader(forty_samples(), rows_of, pinning());
-  take_time();
+  const Tensor other = at::ones({4}, sim::device());
+  Gate gate(other);  // the copies come behind it
   const auto num_waits = sim::counts().num_host_waits;
-  const auto begin = std::chrono::steady_clock::now();
   std::vector<Tensor> there;
   for (const Tensor& batch : loader) there.push_back(batch.to(sim::device(), /*non_blocking=*/true));
-  const auto launched = std::chrono::steady_clock::now() - begin;
   EXPECT_EQ(sim::counts().num_host_waits, num_waits);
-  EXPECT_LT(launched, kEach * kNumSamples / kBatch / 2);
-  sim::settings().duration = {};
+  gate.open();
   Sampler sampler = forty_samples();
   for (const Tensor& one : there) EXPECT_TRUE(torch::equal(one.cpu(), rows_of(*sampler.next())));
 }
 
-/// As docs/guides/data.md has it: the next batch travels on a stream of its own while the device uses this one.
-milliseconds time_of_epoch(Loader<Tensor>& loader, const at::Device& device) {
+/// As docs/guides/data.md has it: batches travel on a stream of their own while the device uses the one before.
+TEST_F(PinnedLoader, CopiesWhileTheDeviceComputes) {
+  const at::Device device = sim::device();
   const c10::impl::VirtualGuardImpl guard(device.type());
   const c10::Stream side = guard.getStreamFromGlobalPool(device);
   const c10::Stream main = guard.getStream(device);
-  const auto begin = std::chrono::steady_clock::now();
+  Loader loader(forty_samples(), rows_of, pinning());
+  Sampler sampler = forty_samples();
+  const Tensor used = at::ones({4}, device);
   for (const Tensor& batch : loader) {
+    Gate compute(used);  // of the batch before: not done
     Tensor there;
     c10::Event arrived(device.type());
     {
@@ -222,24 +213,14 @@ milliseconds time_of_epoch(Loader<Tensor>& loader, const at::Device& device) {
       there = batch.to(device, /*non_blocking=*/true);
       arrived.record(side);
     }
+    while (!arrived.query()) std::this_thread::yield();
+    EXPECT_FALSE(main.query());
     arrived.block(main);
     there.record_stream(main);
-    (void)there.mul(2);
+    const Tensor twice = there.mul(2);
+    compute.open();
+    EXPECT_TRUE(torch::equal(twice.cpu(), rows_of(*sampler.next()) * 2));
   }
-  sim::synchronise();
-  return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
-}
-
-TEST_F(PinnedLoader, CopiesWhileTheDeviceComputes) {
-  constexpr int kNumTries = 5;  // the machine may be busy with other work
-  Loader pinned(forty_samples(), rows_of, pinning());
-  take_time();
-  auto quickest = milliseconds::max();
-  for (int i = 0; i < kNumTries; ++i) quickest = std::min(quickest, time_of_epoch(pinned, sim::device()));
-  const auto num_batches = kNumSamples / kBatch;
-  EXPECT_GE(quickest, (num_batches + 1) * kEach);
-  EXPECT_LT(quickest, (num_batches + 2) * kEach) << "one after the other it is twice as long";
-  RecordProperty("epoch", std::to_string(quickest.count()) + " ms");
 }
 
 /// The weights after two epochs.
