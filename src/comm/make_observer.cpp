@@ -5,10 +5,13 @@
 #include <ATen/Functions.h>
 
 #include <bit>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "comm/clock_comparison.h"
+#include "comm/device/event_device.h"
 #include "comm/world_context.h"
 
 namespace tessera::comm {
@@ -71,10 +74,12 @@ observe::ClockOffset compare_clocks(const Communicator& ranks, const ReadClock& 
 namespace tessera {
 
 std::unique_ptr<observe::Observer> make_observer(const World& world, const ObserveOptions& options,
-                                                 observe::RunDescription run) {
+                                                 observe::RunDescription run, std::optional<at::Device> device) {
   run.rank = world.rank();
   run.num_ranks = world.size();
-  auto observer = std::make_unique<observe::Observer>(options, std::move(run));
+  if (!device) device = comm::device_in_use();
+  auto observed = device && !device->is_cpu() ? comm::make_event_device(*device) : nullptr;
+  auto observer = std::make_unique<observe::Observer>(options, std::move(run), std::move(observed));
   if (!observer->tracer()) return observer;
   // First the clocks, so that the comparison itself is not in the trace.
   compare_clocks(world, *observer);
@@ -86,7 +91,9 @@ std::unique_ptr<observe::Observer> make_observer(const World& world, const Obser
 }
 
 void compare_clocks(const World& world, observe::Observer& observer) {
-  if (!observer.tracer() || world.launcher() == "fake") return;
+  if (!observer.tracer()) return;
+  if (observer.device()) observer.device()->compare_clocks();
+  if (world.launcher() == "fake") return;
   observer.tracer()->add_clock(comm::compare_clocks(world.comm(), flight::now_ns));
 }
 

@@ -198,9 +198,14 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepSummary& summar
   add("train/learning_rate", summary.last.learning_rate);
   add("train/gradient_norm", summary.last.gradient_norm);
   add("speed/step_seconds", summary.step_seconds());
+  add("speed/host_step_seconds", summary.host_step_seconds());
   if (summary.tokens > 0) add("speed/tokens_per_second", summary.tokens_per_second());
   add("memory/resident_megabytes", static_cast<double>(summary.memory.resident_bytes) / kMegabyte);
   add("memory/peak_megabytes", static_cast<double>(summary.memory.peak_bytes) / kMegabyte);
+  if (const auto& device = summary.device_memory) {
+    add("memory/device_megabytes", static_cast<double>(device->allocated_bytes) / kMegabyte);
+    add("memory/device_peak_megabytes", static_cast<double>(device->peak_bytes) / kMegabyte);
+  }
   scalars.insert(scalars.end(), summary.last.scalars.begin(), summary.last.scalars.end());
   return scalars;
 }

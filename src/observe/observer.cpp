@@ -14,6 +14,7 @@
 #include <cstring>
 #include <exception>
 #include <fcntl.h>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <sys/resource.h>
@@ -24,6 +25,7 @@
 
 #include "observe/output_file.h"
 #include "observe/sinks.h"
+#include "observe/steps_under_way.h"
 #include "observe/summariser.h"
 #include "observe/terminal.h"
 
@@ -54,6 +56,7 @@ std::optional<StepSummary> Summariser::add(const TimedRecord& timed) {
   open_->last.seconds = timed.seconds;
   open_->tokens += timed.record.tokens;
   open_->seconds += timed.seconds;
+  if (timed.host_seconds) open_->host_seconds = open_->host_seconds.value_or(0) + *timed.host_seconds;
   open_->time_ns = timed.time_ns;
   return open_->num_steps >= every_ ? take_rest() : std::nullopt;
 }
@@ -91,6 +94,9 @@ namespace {
 constexpr auto kSummariseEvery = std::chrono::milliseconds(100);
 /// At one step a millisecond, enough for seconds in which nothing can be written.
 constexpr std::size_t kMaxQueued = 8192;
+/// How long the last steps may take on the device: a step of a large model, or a moment when an exception ends the run.
+constexpr auto kLongestWait = std::chrono::seconds(60);
+constexpr auto kShortWait = std::chrono::seconds(1);
 
 /// A sink in use.
 struct Feed {
@@ -101,27 +107,36 @@ struct Feed {
   Summariser summariser;
 };
 
+/// What is occupied now.
+struct Memory {
+  ProcessMemory process;
+  std::optional<DeviceMemory> device;
+};
+
 }  // namespace
 
 struct Observer::State {
-  State(const ObserveOptions& options, RunDescription description);
-  ~State() { stop(); }
+  State(const ObserveOptions& options, RunDescription description, std::shared_ptr<ObservedDevice> its_device);
+  ~State() { stop(kShortWait); }
 
   void take(StepRecord record);
   void add_feed(SinkPlan plan);
   void ensure_thread();
+  std::shared_ptr<DeviceMark> mark_if_used() const;
   void work();
+  void wait_for_device(std::vector<TimedRecord>& done);
   void feed_all(const std::vector<TimedRecord>& records, bool is_last);
-  void feed_one(Feed& feed, const std::vector<TimedRecord>& records, const ProcessMemory& memory, bool is_last);
-  void give(Feed& feed, std::optional<StepSummary> summary, const ProcessMemory& memory);
+  void feed_one(Feed& feed, const std::vector<TimedRecord>& records, const Memory& memory, bool is_last);
+  static void give(Feed& feed, std::optional<StepSummary> summary, const Memory& memory);
   void write_trace();
   void fail(const std::string& text);
-  void stop();
+  void stop(std::chrono::milliseconds wait_for_device_at_most);
 
   const std::int64_t every;
   const std::int64_t trace_skip;
   const std::int64_t trace_steps;
   RunDescription run;
+  const std::shared_ptr<ObservedDevice> device;  // null: there is none
   std::shared_ptr<Terminal> terminal;
   Logger logger;
   std::unique_ptr<MetricsServer> server;
@@ -129,13 +144,19 @@ struct Observer::State {
 
   std::mutex mutex;  // guards what follows, up to the feeds
   std::condition_variable stopping_changed;
-  std::vector<TimedRecord> queue;
-  std::int64_t last_ns = 0;  // when the step under way began
+  std::vector<RecordedStep> queue;
+  std::int64_t last_ns = 0;               // when the step under way began
+  std::shared_ptr<DeviceMark> last_mark;  // the same on the device; null when nobody asks
   std::int64_t num_records = 0;
   bool has_feeds = false;
   bool stopping = false;
+  std::chrono::milliseconds longest_wait{0};  // from then on
   std::thread thread;
   std::atomic<std::uint64_t> num_dropped = 0;
+
+  std::atomic<std::size_t> num_under_way = 0;
+  StepsUnderWay under_way;   // the thread's alone
+  std::size_t num_late = 0;  // likewise
 
   std::mutex feeding;  // guards what follows
   std::vector<Feed> feeds;
@@ -144,11 +165,13 @@ struct Observer::State {
   bool closed = false;
 };
 
-Observer::State::State(const ObserveOptions& options, RunDescription description)
+Observer::State::State(const ObserveOptions& options, RunDescription description,
+                       std::shared_ptr<ObservedDevice> its_device)
     : every(options.every()),
       trace_skip(options.trace_skip()),
       trace_steps(options.trace_steps()),
       run(std::move(description)),
+      device(std::move(its_device)),
       terminal(Terminal::of_process(options.progress() == "auto" && run.rank == 0)),
       logger("observe", run.rank, LogLevel::kInfo, log_sink_above(terminal)) {
   SinkSet set = make_sinks(options, run, terminal);
@@ -162,6 +185,7 @@ Observer::State::State(const ObserveOptions& options, RunDescription description
     if (trace_skip == 0) tracer->start();
   }
   last_ns = flight::now_ns();
+  last_mark = mark_if_used();
   if (has_feeds || tracer) ensure_thread();
 }
 
@@ -181,44 +205,76 @@ void Observer::State::ensure_thread() {
   }
 }
 
+/// Null when nobody would read its time.
+std::shared_ptr<DeviceMark> Observer::State::mark_if_used() const {
+  return device && (has_feeds || (tracer && tracer->is_on())) ? device->mark() : nullptr;
+}
+
 void Observer::State::take(StepRecord record) {
   const std::int64_t now = flight::now_ns();
   const std::lock_guard lock(mutex);
   const std::int64_t start = std::exchange(last_ns, now);
+  std::shared_ptr<DeviceMark> ended = mark_if_used();
+  std::shared_ptr<DeviceMark> began = std::exchange(last_mark, ended);
   ++num_records;
   if (tracer) {
     tracer->add_step(record, start, now);
+    tracer->add_device_step(record, began, ended);
     if (num_records == trace_skip) tracer->start();
     if (trace_steps > 0 && num_records == trace_skip + trace_steps) tracer->stop();
   }
+  if (!last_mark) last_mark = mark_if_used();  // the trace begins
   if (!has_feeds || stopping) return;
-  if (queue.size() == kMaxQueued) {
+  if (queue.size() + num_under_way.load(std::memory_order_relaxed) >= kMaxQueued) {
     num_dropped.fetch_add(1, std::memory_order_relaxed);
     return;
   }
   const double seconds = record.seconds.value_or(static_cast<double>(now - start) * 1e-9);
-  queue.push_back({std::move(record), seconds, now});
+  queue.push_back({{std::move(record), seconds, now, std::nullopt}, std::move(began), std::move(ended)});
 }
 
 void Observer::State::work() {
-  std::vector<TimedRecord> records;
   for (bool is_last = false; !is_last;) {
+    std::vector<RecordedStep> records;
     {
       std::unique_lock lock(mutex);
       stopping_changed.wait_for(lock, kSummariseEvery, [this] { return stopping; });
       is_last = stopping;
-      records.clear();
       records.swap(queue);
+      num_under_way = under_way.size() + records.size();
     }
-    feed_all(records, is_last);
+    for (RecordedStep& record : records) under_way.add(std::move(record));
+    std::vector<TimedRecord> done = under_way.take_done();
+    if (is_last) wait_for_device(done);
+    num_under_way = under_way.size();
+    feed_all(done, is_last);
     write_trace();
   }
+}
+
+/// At the end: until the device has done what the host has recorded. What takes too long has the host's times.
+void Observer::State::wait_for_device(std::vector<TimedRecord>& done) {
+  constexpr auto kPause = std::chrono::milliseconds(1);
+  const auto append = [&](std::vector<TimedRecord> records) {
+    std::move(records.begin(), records.end(), std::back_inserter(done));
+  };
+  const auto is_behind = [this] {
+    return under_way.size() > 0 || (tracer && !trace_failed && tracer->num_under_way() > 0);
+  };
+  const auto deadline = std::chrono::steady_clock::now() + longest_wait;
+  while (is_behind() && std::chrono::steady_clock::now() < deadline) {
+    write_trace();
+    append(under_way.take_done());
+    if (is_behind()) std::this_thread::sleep_for(kPause);
+  }
+  num_late = under_way.size();
+  append(under_way.take_all());
 }
 
 void Observer::State::feed_all(const std::vector<TimedRecord>& records, bool is_last) {
   if (records.empty() && !is_last) return;
   const std::lock_guard lock(feeding);
-  const ProcessMemory memory = process_memory();
+  const Memory memory{process_memory(), device ? device->memory() : std::nullopt};
   for (Feed& feed : feeds) {
     if (!feed.sink) continue;
     try {
@@ -230,7 +286,7 @@ void Observer::State::feed_all(const std::vector<TimedRecord>& records, bool is_
   }
 }
 
-void Observer::State::feed_one(Feed& feed, const std::vector<TimedRecord>& records, const ProcessMemory& memory,
+void Observer::State::feed_one(Feed& feed, const std::vector<TimedRecord>& records, const Memory& memory,
                                bool is_last) {
   for (const TimedRecord& record : records) give(feed, feed.summariser.add(record), memory);
   if (is_last) give(feed, feed.summariser.take_rest(), memory);
@@ -238,9 +294,10 @@ void Observer::State::feed_one(Feed& feed, const std::vector<TimedRecord>& recor
   if (is_last) feed.sink->close();
 }
 
-void Observer::State::give(Feed& feed, std::optional<StepSummary> summary, const ProcessMemory& memory) {
+void Observer::State::give(Feed& feed, std::optional<StepSummary> summary, const Memory& memory) {
   if (!summary) return;
-  summary->memory = memory;
+  summary->memory = memory.process;
+  summary->device_memory = memory.device;
   feed.sink->take(*summary);
 }
 
@@ -261,10 +318,11 @@ void Observer::State::fail(const std::string& text) {
   logger.warning(text);
 }
 
-void Observer::State::stop() {
+void Observer::State::stop(std::chrono::milliseconds wait_for_device_at_most) {
   if (std::exchange(closed, true)) return;
   {
     const std::lock_guard lock(mutex);
+    longest_wait = wait_for_device_at_most;
     stopping = true;
   }
   stopping_changed.notify_all();
@@ -275,15 +333,19 @@ void Observer::State::stop() {
   if (num_dropped > 0) {
     fail(std::to_string(num_dropped) + " records of steps were left out: files could not be written fast enough");
   }
+  if (num_late > 0) {
+    fail(std::to_string(num_late) + " steps have the host's times: the device had not done them " +
+         std::to_string(longest_wait.count()) + " ms after the last one was recorded");
+  }
   if (tracer && tracer->num_dropped() > 0) {
     fail(std::to_string(tracer->num_dropped()) + " events are missing in " + tracer->path() +
          ": they could not be written fast enough");
   }
 }
 
-Observer::Observer(const ObserveOptions& options, RunDescription run) {
+Observer::Observer(const ObserveOptions& options, RunDescription run, std::shared_ptr<ObservedDevice> device) {
   check_options(options);
-  state_ = std::make_unique<State>(options, std::move(run));
+  state_ = std::make_unique<State>(options, std::move(run), std::move(device));
 }
 
 Observer::~Observer() = default;
@@ -293,11 +355,12 @@ void Observer::record(StepRecord record) { state_->take(std::move(record)); }
 void Observer::restart_clock() {
   const std::lock_guard lock(state_->mutex);
   state_->last_ns = flight::now_ns();
+  state_->last_mark = state_->mark_if_used();
 }
 
 Span Observer::span(std::string_view name) {
   const auto& tracer = state_->tracer;
-  return Span(tracer && tracer->is_on() ? tracer : nullptr, name);
+  return Span(tracer && tracer->is_on() ? tracer : nullptr, name, state_->device);
 }
 
 void Observer::print(std::string_view line) {
@@ -316,12 +379,14 @@ void Observer::add_sink(std::unique_ptr<Sink> sink) {
 
 const std::shared_ptr<Tracer>& Observer::tracer() const { return state_->tracer; }
 
+const std::shared_ptr<ObservedDevice>& Observer::device() const { return state_->device; }
+
 std::string Observer::prometheus_address() const { return state_->server ? to_string(state_->server->address()) : ""; }
 
 std::uint64_t Observer::num_dropped() const { return state_->num_dropped.load(std::memory_order_relaxed); }
 
 void Observer::close() {
-  state_->stop();
+  state_->stop(kLongestWait);
   const std::lock_guard lock(state_->feeding);
   if (!state_->failures.empty()) throw StorageError(std::exchange(state_->failures, ""));
 }

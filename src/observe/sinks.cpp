@@ -123,12 +123,17 @@ std::string json_line(const StepSummary& summary) {
   if (summary.last.learning_rate) object["learning_rate"] = *summary.last.learning_rate;
   if (summary.last.gradient_norm) object["gradient_norm"] = *summary.last.gradient_norm;
   object["step_seconds"] = summary.step_seconds();
+  if (const auto seconds = summary.host_step_seconds()) object["host_step_seconds"] = *seconds;
   if (summary.tokens > 0) {
     object["tokens"] = summary.tokens;
     object["tokens_per_second"] = summary.tokens_per_second();
   }
   object["resident_bytes"] = summary.memory.resident_bytes;
   object["peak_bytes"] = summary.memory.peak_bytes;
+  if (summary.device_memory) {
+    object["device_bytes"] = summary.device_memory->allocated_bytes;
+    object["device_peak_bytes"] = summary.device_memory->peak_bytes;
+  }
   for (const auto& [name, value] : summary.last.scalars) object["scalars"][name] = value;
   return line_of(object);
 }
@@ -204,6 +209,8 @@ std::string exposition(const StepSummary* summary, const RunDescription& run, st
   page.add("tessera_learning_rate", "gauge", "Learning rate of the latest step.", summary->last.learning_rate);
   page.add("tessera_gradient_norm", "gauge", "Norm of the gradients of the latest step.", summary->last.gradient_norm);
   page.add("tessera_step_seconds", "gauge", "Time of a step, lately.", summary->step_seconds());
+  page.add("tessera_host_step_seconds", "gauge", "How long the host took to launch it on a device.",
+           summary->host_step_seconds());
   if (num_tokens > 0) {
     page.add("tessera_tokens_total", "counter", "Tokens that were trained on since the program began.",
              number(num_tokens));
@@ -211,6 +218,12 @@ std::string exposition(const StepSummary* summary, const RunDescription& run, st
   }
   page.add("tessera_resident_bytes", "gauge", "Memory of rank 0's process.", number(summary->memory.resident_bytes));
   page.add("tessera_peak_resident_bytes", "gauge", "The most that it ever was.", number(summary->memory.peak_bytes));
+  if (summary->device_memory) {
+    page.add("tessera_device_bytes", "gauge", "Memory of tensors on rank 0's device.",
+             number(summary->device_memory->allocated_bytes));
+    page.add("tessera_peak_device_bytes", "gauge", "The most that it ever was.",
+             number(summary->device_memory->peak_bytes));
+  }
   page.add_scalars(summary->last.scalars);
   return page.text();
 }

@@ -15,6 +15,7 @@ struct TimedRecord {
   StepRecord record;
   double seconds = 0;
   std::int64_t time_ns = 0;
+  std::optional<double> host_seconds{};  ///< of a step on a device, whose time `seconds` is
 };
 
 /// Puts several records into one summary.

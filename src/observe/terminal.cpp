@@ -236,12 +236,16 @@ void Pace::add(const StepSummary& summary) {
 
 std::string progress_text(const StepSummary& summary, const Pace& pace, const RunDescription& run, std::size_t width) {
   std::vector<Piece> pieces = {{step_text(summary, run), std::numeric_limits<int>::max()}};
-  if (summary.last.loss) pieces.push_back({"loss " + loss_text(*summary.last.loss), 6});
-  if (pace.tokens_per_second() > 0) pieces.push_back({count_text(pace.tokens_per_second()) + " tokens/s", 4});
-  pieces.push_back({step_time_text(pace.step_seconds()) + "/step", 3});
+  if (summary.last.loss) pieces.push_back({"loss " + loss_text(*summary.last.loss), 8});
+  if (pace.tokens_per_second() > 0) pieces.push_back({count_text(pace.tokens_per_second()) + " tokens/s", 6});
+  pieces.push_back({step_time_text(pace.step_seconds()) + "/step", 5});
   if (run.total_steps > 0) {
     const auto num_left = static_cast<double>(std::max<std::int64_t>(0, run.total_steps - summary.last.step));
-    pieces.push_back({"ETA " + remaining_text(num_left * pace.step_seconds()), 5});
+    pieces.push_back({"ETA " + remaining_text(num_left * pace.step_seconds()), 7});
+  }
+  if (summary.device_memory) {  // where memory runs out: more important than the process's own
+    pieces.push_back({"device " + bytes_text(summary.device_memory->allocated_bytes), 4});
+    pieces.push_back({"device peak " + bytes_text(summary.device_memory->peak_bytes), 3});
   }
   pieces.push_back({"mem " + bytes_text(summary.memory.resident_bytes), 2});
   pieces.push_back({"peak " + bytes_text(summary.memory.peak_bytes), 1});

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace tessera::observe {
 namespace {
@@ -11,6 +12,8 @@ namespace {
 // Offsets of track numbers from the rank's, and the places of the tracks from top to bottom.
 constexpr std::uint64_t kSteps = 1;
 constexpr std::uint64_t kThreads = 2;
+constexpr std::uint64_t kDeviceSteps = 0x4000;
+constexpr std::uint64_t kStreams = 0x4001;
 constexpr std::uint64_t kCalls = 0x8000;
 constexpr int kRankBits = 16;
 
@@ -58,10 +61,23 @@ void TraceFile::flush() {
 
 void TraceFile::add_event(const SpanEvent& span) {
   const std::uint64_t track = track_of(span.thread);
-  begin_event(perfetto::kSliceBegin, track);
-  event_.bytes_field(perfetto::kEventCategory, "compute").bytes_field(perfetto::kEventName, span.name);
-  add_packet(span.start_ns);
+  begin_span(track, span.name, span.start_ns);
   end_slice(track, span.end_ns);
+}
+
+void TraceFile::add_event(const DeviceEvent& event) {
+  const std::uint64_t track = track_of_stream(event.stream);
+  if (event.begins) {
+    begin_span(track, *event.begins, event.time_ns);
+  } else {
+    end_slice(track, event.time_ns);
+  }
+}
+
+void TraceFile::begin_span(std::uint64_t track, const std::string& name, std::int64_t time_ns) {
+  begin_event(perfetto::kSliceBegin, track);
+  event_.bytes_field(perfetto::kEventCategory, "compute").bytes_field(perfetto::kEventName, name);
+  add_packet(time_ns);
 }
 
 void TraceFile::add_event(const CallEvent& call) {
@@ -82,13 +98,14 @@ void TraceFile::add_event(const CallEvent& call) {
 }
 
 void TraceFile::add_event(const StepEvent& step) {
-  begin_event(perfetto::kSliceBegin, root_ + kSteps);
+  const std::uint64_t track = step.on_device ? track_of_device_steps() : root_ + kSteps;
+  begin_event(perfetto::kSliceBegin, track);
   event_.bytes_field(perfetto::kEventCategory, "step")
       .bytes_field(perfetto::kEventName, "step " + std::to_string(step.record.step));
   if (step.record.loss) annotate("loss", *step.record.loss);
   if (step.record.tokens > 0) annotate("tokens", step.record.tokens);
   add_packet(step.start_ns);
-  end_slice(root_ + kSteps, step.end_ns);
+  end_slice(track, step.end_ns);
 }
 
 void TraceFile::add_event(const ClockEvent& clock) {
@@ -117,6 +134,22 @@ std::uint64_t TraceFile::track_of(std::thread::id thread) {
     const std::size_t number = threads_.size();
     add_track(place->second, number == 1 ? "compute" : "thread " + std::to_string(number),
               static_cast<int>(kThreads + number));
+  }
+  return place->second;
+}
+
+std::uint64_t TraceFile::track_of_device_steps() {
+  const std::uint64_t track = root_ + kDeviceSteps;
+  if (!std::exchange(has_device_steps_, true)) add_track(track, "steps on the device", static_cast<int>(kDeviceSteps));
+  return track;
+}
+
+std::uint64_t TraceFile::track_of_stream(std::int64_t stream) {
+  const auto [place, is_new] = streams_.emplace(stream, root_ + kStreams + streams_.size());
+  if (is_new) {
+    const std::size_t number = streams_.size();
+    add_track(place->second, number == 1 ? "device" : "device, stream " + std::to_string(number),
+              static_cast<int>(kStreams + number));
   }
   return place->second;
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
 #include <variant>
@@ -64,6 +65,14 @@ struct SpanEvent {
   std::int64_t end_ns = 0;
 };
 
+/// A stream of the device has come to the beginning of a span, or to the end of the one that began last. They are
+/// written one by one: a device's clock is coarse, and where two have one time, their order says which span is inside.
+struct DeviceEvent {
+  std::optional<std::string> begins;  ///< the name of the span; nothing: one ends
+  std::int64_t stream = 0;
+  std::int64_t time_ns = 0;
+};
+
 struct CallEvent {
   CallRecord call;
   std::int64_t done_ns = 0;
@@ -74,6 +83,7 @@ struct StepEvent {
   StepRecord record;
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;
+  bool on_device = false;  ///< by the device's events, not by the host
 };
 
 struct ClockEvent {
@@ -81,10 +91,11 @@ struct ClockEvent {
   std::int64_t time_ns = 0;
 };
 
-using TraceEvent = std::variant<SpanEvent, CallEvent, StepEvent, ClockEvent>;
+using TraceEvent = std::variant<SpanEvent, DeviceEvent, CallEvent, StepEvent, ClockEvent>;
 
-/// The trace of one rank: a track for its steps, one for each thread that had spans, and as many for communication as
-/// calls were under way at once, since slices of one track may not overlap.
+/// The trace of one rank: a track for its steps, one for each thread that had spans, the same for its device and the
+/// streams of it, and as many for communication as calls were under way at once, since slices of one track may not
+/// overlap.
 class TraceFile {
  public:
   /// Throws StorageError when it cannot be made. The spans of `main_thread` are shown first.
@@ -96,12 +107,16 @@ class TraceFile {
 
  private:
   void add_event(const SpanEvent& span);
+  void add_event(const DeviceEvent& event);
   void add_event(const CallEvent& call);
   void add_event(const StepEvent& step);
   void add_event(const ClockEvent& clock);
 
   void add_track(std::uint64_t track, const std::string& name, int place);
   std::uint64_t track_of(std::thread::id thread);
+  std::uint64_t track_of_stream(std::int64_t stream);
+  std::uint64_t track_of_device_steps();
+  void begin_span(std::uint64_t track, const std::string& name, std::int64_t time_ns);
   /// A track on which no call is under way at `start_ns`.
   std::uint64_t track_for_call(std::int64_t start_ns, std::int64_t end_ns);
   /// Fill `event_`, in this order.
@@ -117,6 +132,8 @@ class TraceFile {
   std::uint64_t sequence_;  // of this rank's packets
   std::uint64_t root_;      // the parent of this rank's tracks
   std::map<std::thread::id, std::uint64_t> threads_;
+  std::map<std::int64_t, std::uint64_t> streams_;  // of the device
+  bool has_device_steps_ = false;
   std::vector<std::int64_t> call_ends_;  // of the latest call on each track for calls
   ProtobufWriter pending_;
   ProtobufWriter packet_;

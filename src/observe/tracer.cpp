@@ -8,13 +8,16 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "observe/event_file.h"
@@ -26,6 +29,29 @@ namespace {
 
 /// Some 20 MB: at ten thousand events a second, enough for seconds in which nothing can be written.
 constexpr std::size_t kMaxPending = std::size_t{1} << 16;
+
+/// An event of the device, whose times are known when it has come there.
+struct UnderWay {
+  std::variant<DeviceEvent, StepEvent> event;
+  std::shared_ptr<DeviceMark> begin;
+  std::shared_ptr<DeviceMark> end;  // of a DeviceEvent the same
+
+  bool is_over() const { return begin->is_over() && end->is_over(); }
+  /// Nothing when the device failed.
+  std::optional<TraceEvent> timed() {
+    const auto start_ns = begin->time_ns();
+    const auto end_ns = end->time_ns();
+    if (!start_ns || !end_ns) return std::nullopt;
+    if (auto* const step = std::get_if<StepEvent>(&event)) {
+      step->start_ns = *start_ns;
+      step->end_ns = *end_ns;
+      return std::move(*step);
+    }
+    auto& edge = std::get<DeviceEvent>(event);
+    edge.time_ns = *end_ns;
+    return std::move(edge);
+  }
+};
 
 }  // namespace
 
@@ -41,13 +67,24 @@ struct Tracer::State {
       num_dropped.fetch_add(1, std::memory_order_relaxed);
     }
   }
+  bool add_later(UnderWay event) {
+    const std::lock_guard lock(mutex);
+    if (under_way.size() >= kMaxPending) {
+      num_dropped.fetch_add(1, std::memory_order_relaxed);
+      return false;
+    }
+    under_way.push_back(std::move(event));
+    return true;
+  }
 
   std::string path;
   std::atomic<bool> on = false;
   std::atomic<std::uint64_t> num_dropped = 0;
   std::mutex mutex;
   std::vector<TraceEvent> pending;
-  std::mutex writing;
+  std::vector<UnderWay> under_way;
+  std::mutex writing;                     // taken before the other
+  std::vector<UnderWay> asked;            // some of those under way, taken out to ask the device while others are added
   std::vector<TraceEvent> being_written;  // a member, so that its memory is reused
   TraceFile file;
 };
@@ -68,6 +105,24 @@ void Tracer::add_step(const StepRecord& record, std::int64_t start_ns, std::int6
   if (is_on()) state_->add(StepEvent{record, start_ns, end_ns});
 }
 
+bool Tracer::begin_device_span(std::string_view name, std::shared_ptr<DeviceMark> begin) {
+  if (!is_on() || !begin) return false;
+  DeviceEvent event{std::string(name), begin->stream()};
+  return state_->add_later({std::move(event), begin, begin});
+}
+
+void Tracer::end_device_span(std::shared_ptr<DeviceMark> end) {
+  if (!end) return;
+  const std::lock_guard lock(state_->mutex);  // also when there is no room, and after stop(): the span has begun
+  state_->under_way.push_back({DeviceEvent{std::nullopt, end->stream()}, end, end});
+}
+
+void Tracer::add_device_step(const StepRecord& record, std::shared_ptr<DeviceMark> begin,
+                             std::shared_ptr<DeviceMark> end) {
+  if (!is_on() || !begin || !end) return;
+  state_->add_later({StepEvent{.record = record, .on_device = true}, std::move(begin), std::move(end)});
+}
+
 void Tracer::add_clock(const ClockOffset& offset) { state_->add(ClockEvent{offset, flight::now_ns()}); }
 
 void Tracer::call_ended(const CallRecord& call, std::int64_t done_ns, std::int64_t blocked_ns) {
@@ -84,24 +139,48 @@ void Tracer::write_pending() {
   {
     const std::lock_guard lock(state_->mutex);
     state_->pending.swap(state_->being_written);
+    std::move(state_->under_way.begin(), state_->under_way.end(), std::back_inserter(state_->asked));
+    state_->under_way.clear();
   }
+  std::set<std::int64_t> busy;  // their later events are not over either, and would come before the earlier ones
+  std::erase_if(state_->asked, [&](UnderWay& one) {
+    if (busy.contains(one.end->stream())) return false;
+    if (!one.is_over()) {
+      busy.insert(one.end->stream());
+      return false;
+    }
+    if (auto event = one.timed()) state_->being_written.push_back(std::move(*event));
+    return true;
+  });
   for (const TraceEvent& event : state_->being_written) state_->file.add(event);
   state_->file.flush();
+}
+
+std::size_t Tracer::num_under_way() const {
+  const std::lock_guard writing(state_->writing);
+  const std::lock_guard lock(state_->mutex);
+  return state_->asked.size() + state_->under_way.size();
 }
 
 std::uint64_t Tracer::num_dropped() const { return state_->num_dropped.load(std::memory_order_relaxed); }
 const std::string& Tracer::path() const { return state_->path; }
 
-Span::Span(std::shared_ptr<Tracer> tracer, std::string_view name) : tracer_(std::move(tracer)) {
+Span::Span(std::shared_ptr<Tracer> tracer, std::string_view name, std::shared_ptr<ObservedDevice> device)
+    : tracer_(std::move(tracer)) {
   if (!tracer_) return;
   name_ = name;
   start_ns_ = flight::now_ns();
+  device_ = std::move(device);
+  if (!device_) return;
+  begin_ = device_->mark();
+  if (!tracer_->begin_device_span(name_, begin_)) begin_ = nullptr;
 }
 
 Span::~Span() { end(); }
 
 void Span::end() {
   if (!tracer_) return;
+  if (begin_) tracer_->end_device_span(device_->mark_behind(*begin_));
   tracer_->add_span(name_, start_ns_, flight::now_ns());
   tracer_ = nullptr;
 }

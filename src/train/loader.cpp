@@ -1,13 +1,18 @@
 #include <tessera/core/error.h>
 #include <tessera/train/loader.h>
 
+#include <ATen/DeviceAccelerator.h>
+#include <c10/util/Type.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <typeinfo>
 #include <vector>
 
 namespace tessera {
@@ -16,7 +21,9 @@ const FieldList<LoaderOptions>& LoaderOptions::fields() {
   static const FieldList<LoaderOptions> list =
       FieldList<LoaderOptions>("loader")
           .add("num_threads", &LoaderOptions::num_threads_, "Threads that make batches.")
-          .add("prefetch", &LoaderOptions::prefetch_, "Batches that may lie ready or in the making.");
+          .add("prefetch", &LoaderOptions::prefetch_, "Batches that may lie ready or in the making.")
+          .add("pin_memory", &LoaderOptions::pin_memory_,
+               "Whether batches lie in pinned memory, from which a device copies while the host goes on.");
   return list;
 }
 
@@ -40,6 +47,17 @@ void check(const LoaderOptions& options) {
   if (!faults.empty()) throw ConfigError("a loader cannot work so, these must be 1 or more:" + faults);
 }
 
+/// The calling thread's current device, when batches are to be pinned for it.
+std::optional<c10::DeviceIndex> device_to_pin_for(const LoaderOptions& options) {
+  if (!options.pin_memory()) return std::nullopt;
+  if (!at::accelerator::getAccelerator() || at::accelerator::deviceCount() == 0) {
+    throw ConfigError(
+        "pin_memory is true, and this process sees no accelerator that could read pinned memory: set it "
+        "only where there is one, as by pin_memory(!world.device().is_cpu())");
+  }
+  return at::accelerator::getDeviceIndex();
+}
+
 }  // namespace
 
 struct BatchQueue::State {
@@ -47,6 +65,7 @@ struct BatchQueue::State {
       : sampler(std::move(its_sampler)),
         make(std::move(its_make)),
         options(its_options),
+        device(device_to_pin_for(options)),
         capacity(static_cast<std::size_t>(options.prefetch())),
         consumed(sampler.state()) {
     check(options);
@@ -66,6 +85,7 @@ struct BatchQueue::State {
   Sampler sampler;
   const Make make;
   const LoaderOptions options;
+  const std::optional<c10::DeviceIndex> device;
   const std::size_t capacity;
   SamplerState consumed;        // the caller's alone
   Clock::duration waited{};     // the caller's alone
@@ -99,6 +119,8 @@ void BatchQueue::State::work() {
     std::shared_ptr<void> batch;
     std::exception_ptr error;
     try {
+      // Pinning on a new thread would make a context on the first device, whichever the training thread uses.
+      if (device) at::accelerator::setDeviceIndex(*device);
       if (part) batch = make(*part);
     } catch (...) {
       error = std::current_exception();
@@ -121,6 +143,12 @@ void BatchQueue::State::stop() {
   }
   for (std::thread& thread : threads) thread.join();
   threads.clear();
+}
+
+void refuse_to_pin(const std::type_info& batch) {
+  const std::string type = c10::demangle(batch.name());
+  throw ConfigError("pin_memory is true, and a loader does not know the tensors of a batch of type " + type +
+                    ": give it a member `pin_memory() const` that returns the batch with its tensors pinned");
 }
 
 BatchQueue::BatchQueue(Sampler sampler, Make make, const LoaderOptions& options)

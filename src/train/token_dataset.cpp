@@ -1,4 +1,5 @@
 #include <tessera/core/error.h>
+#include <tessera/train/pin_memory.h>
 #include <tessera/train/token_dataset.h>
 
 #include <ATen/ATen.h>
@@ -151,6 +152,13 @@ at::Tensor TokenDataset::windows(std::span<const std::int64_t> indices) const {
   at::Tensor windows;
   state_->read(indices, windows);
   return windows;
+}
+
+TokenBatch TokenBatch::pin_memory() const {
+  TokenBatch pinned = *this;
+  train::pin_tensor(pinned.input);
+  train::pin_tensor(pinned.target);
+  return pinned;
 }
 
 TokenBatch TokenDataset::batch(std::span<const std::int64_t> indices) const {

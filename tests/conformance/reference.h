@@ -22,7 +22,7 @@ struct Inputs {
 /// Inexact sums may be off by n * eps * the sum of magnitudes. Those of the ranks are on `device`, what is expected on
 /// the CPU. Ranks that are threads share what they get on the CPU: not to be written to. Thread-safety: yes.
 Inputs make_inputs(at::ScalarType dtype, std::int64_t count, int num_ranks, bool exact, ReduceOp op,
-                   const at::Device& device);
+                   const at::Device& device = at::kCPU);
 
 /// Empty if `got` is the reduction of elements [begin, ...), else what is wrong.
 std::string compare_reduced(const at::Tensor& got, const Inputs& inputs, std::int64_t begin = 0);

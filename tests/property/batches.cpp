@@ -30,7 +30,7 @@ Batch make_batch(const User& user, std::int64_t number, int part) {
   return batch;
 }
 
-Tensor loss_of(const Tensor& output) { 
+Tensor loss_of(const Tensor& output) {
   return (output - wave(0.3, output.sizes()).to(output.device())).square().mean();
 }
 

@@ -196,7 +196,10 @@ void User::make_optimizer(std::int64_t way) {
 }
 
 User::User(NodePtr model, const Config& config)
-    : model_(std::move(model)), device_(model_->parameters().front().device()), is_cut_(config.tp > 1), has_stages_(config.has_stages()) {}
+    : model_(std::move(model)),
+      device_(model_->parameters().front().device()),
+      is_cut_(config.tp > 1),
+      has_stages_(config.has_stages()) {}
 
 Tensor User::pass(const Pass& pass, int part) {
   const at::AutoGradMode grad_mode(pass.trains);

@@ -177,5 +177,20 @@ TEST(Loader, RefusesNumbersBelowOne) {
                {"num_threads is 0", "prefetch is -1"});
 }
 
+/// What has no tensors that a loader knows of. Where there is an accelerator: tests/device/pinned_loader_test.cpp.
+struct Opaque {
+  std::int64_t first = 0;
+};
+static_assert(!train::can_pin<Opaque>());
+static_assert(!train::can_pin<std::vector<Opaque>>());
+static_assert(!train::can_pin<std::shared_ptr<Samples>>());
+static_assert(train::can_pin<Samples>());
+
+TEST(Loader, RefusesToPinMemoryWithoutAnAccelerator) {
+  const auto make = [](const SampleBatch& part) { return part.samples; };
+  expect_parts(message_of<ConfigError>([&] { Loader(a_sampler(), make, LoaderOptions().pin_memory(true)); }),
+               {"pin_memory is true", "no accelerator", "pin_memory(!world.device().is_cpu())"});
+}
+
 }  // namespace
 }  // namespace tessera::testing

@@ -2,6 +2,7 @@
 
 #include <tessera/core/log.h>
 #include <tessera/observe/observe_options.h>
+#include <tessera/observe/observed_device.h>
 #include <tessera/observe/step_record.h>
 #include <tessera/observe/tracer.h>
 #include <tessera/observe/transfer_line.h>
@@ -28,12 +29,20 @@ namespace tessera::observe {
 /// the queue fills, records are left out and counted, and when a file cannot be written, that sink ends with a warning.
 /// So the functions for the loop never throw and never wait; `close()` reports what went wrong.
 ///
+/// Note [Time by events]
+/// On a device the host runs ahead, and its clock tells when work was launched, not when it was done. So the time of a
+/// step is the time between two events on the stream that is current when `record()` is called, and a span encloses its
+/// work by two events as well. The training thread records them and goes on; the observer's thread asks some times a
+/// second which of them are over, and passes a step on when the device has done it. `close()` waits for the last ones.
+///
 /// Thread-safety: all functions but close().
 class Observer {
  public:
   /// Throws ConfigError for invalid options, StorageError for files that cannot be created, and CommError when the
   /// address for Prometheus cannot be bound. Make it just before the loop: the first step's time counts from here.
-  explicit Observer(const ObserveOptions& options, RunDescription run = {});
+  /// `device`: the accelerator that this rank trains on; null: none.
+  explicit Observer(const ObserveOptions& options, RunDescription run = {},
+                    std::shared_ptr<ObservedDevice> device = nullptr);
   /// Closes, and logs what `close()` would throw. Also ends the progress line properly while an exception unwinds the
   /// stack.
   ~Observer();
@@ -44,7 +53,8 @@ class Observer {
   void record(StepRecord record);
   /// The next step's time counts from now. Call it after an evaluation or a checkpoint, which are no part of a step.
   void restart_clock();
-  /// A span in the trace, until the returned object is destroyed. Does nothing without a trace.
+  /// A span in the trace, until the returned object is destroyed; on a device also one of what the calling thread's
+  /// current stream did. Does nothing without a trace.
   Span span(std::string_view name);
   /// Prints a line to standard output without tearing the progress line.
   void print(std::string_view line);
@@ -59,13 +69,15 @@ class Observer {
 
   /// Null without a trace.
   const std::shared_ptr<Tracer>& tracer() const;
+  /// Null when the rank trains on no accelerator.
+  const std::shared_ptr<ObservedDevice>& device() const;
   /// "127.0.0.1:41873"; empty without an endpoint.
   std::string prometheus_address() const;
   /// Records that were left out because the sinks were too slow.
   std::uint64_t num_dropped() const;
 
-  /// Blocks: until everything is written. Throws StorageError that lists everything that was not. A second call does
-  /// nothing.
+  /// Blocks: until everything is written; a device has a minute for its last steps. Throws StorageError that lists
+  /// everything that was not. A second call does nothing.
   void close();
 
  private:

@@ -17,7 +17,8 @@ struct StepRecord {
   std::int64_t tokens = 0;  ///< of this step, over all ranks; 0: not counted
   std::optional<double> learning_rate{};
   std::optional<double> gradient_norm{};
-  /// How long the step took. Left out, it is the time since the previous record (see Observer::restart_clock()).
+  /// How long the step took. Left out, it is the time since the previous record (see Observer::restart_clock()), on a
+  /// device by its events.
   std::optional<double> seconds{};
   /// Anything else. Names become tags in TensorBoard and keys in JSON, as "validation/loss".
   std::vector<std::pair<std::string, double>> scalars{};
@@ -29,16 +30,29 @@ struct ProcessMemory {
   std::int64_t peak_bytes = 0;  ///< the largest that `resident_bytes` ever was
 };
 
+/// What this process's tensors occupy of the device that the rank trains on.
+struct DeviceMemory {
+  std::int64_t allocated_bytes = 0;
+  /// The largest that `allocated_bytes` ever was, or since LibTorch's resetPeakStats().
+  std::int64_t peak_bytes = 0;
+};
+
 /// The steps since the previous summary: what a Sink is given.
 struct StepSummary {
   StepRecord last;             ///< the latest step; its `tokens` and `seconds` are its own
   std::int64_t num_steps = 1;  ///< records that this stands for
   std::int64_t tokens = 0;     ///< of all of them
-  double seconds = 0;          ///< of all of them
+  double seconds = 0;          ///< of all of them; of those on a device, by its events
   std::int64_t time_ns = 0;    ///< when the latest was recorded, since 1970
   ProcessMemory memory;        ///< of this process
+  /// Of steps on a device: how long the host took to launch them, of all of them. It may run ahead of the device.
+  std::optional<double> host_seconds{};
+  std::optional<DeviceMemory> device_memory{};
 
   double step_seconds() const { return seconds / static_cast<double>(num_steps); }
+  std::optional<double> host_step_seconds() const {
+    return host_seconds ? std::optional(*host_seconds / static_cast<double>(num_steps)) : std::nullopt;
+  }
   /// 0 when tokens are not counted.
   double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
 };

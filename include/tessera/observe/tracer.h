@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tessera/flight/call_record.h>
+#include <tessera/observe/observed_device.h>
 #include <tessera/observe/step_record.h>
 
 #include <cstdint>
@@ -55,14 +56,22 @@ class Tracer : public flight::CallListener {
   /// Something that this thread did. Times are flight::now_ns().
   void add_span(std::string_view name, std::int64_t start_ns, std::int64_t end_ns);
   void add_step(const StepRecord& record, std::int64_t start_ns, std::int64_t end_ns);
+  /// The same of a device, which need not have come there yet: such events wait until it has. Null marks: nothing.
+  /// A span is two calls; the second one ends the span of its stream that began last, and is needed if the first one
+  /// returned true.
+  bool begin_device_span(std::string_view name, std::shared_ptr<DeviceMark> begin);
+  void end_device_span(std::shared_ptr<DeviceMark> end);
+  void add_device_step(const StepRecord& record, std::shared_ptr<DeviceMark> begin, std::shared_ptr<DeviceMark> end);
   /// How far rank 0's clock was ahead of this rank's at this moment.
   void add_clock(const ClockOffset& offset);
   void call_ended(const CallRecord& call, std::int64_t done_ns, std::int64_t blocked_ns) override;
   /// As a span.
   void task_ended(const std::string& what, std::int64_t started_ns, std::int64_t ended_ns) override;
 
-  /// Writes the events since the last call. Throws StorageError.
+  /// Writes the events since the last call, of the device those that are over. Throws StorageError.
   void write_pending();
+  /// Events that wait for the device.
+  std::size_t num_under_way() const;
   /// Events that did not fit into the memory between two calls of `write_pending()`.
   std::uint64_t num_dropped() const;
   const std::string& path() const;
@@ -79,11 +88,11 @@ class Tracer : public flight::CallListener {
 ///     loss = model->forward(batch);
 ///   }
 ///
-/// Costs two clock readings and one lock; nothing without a trace.
+/// Costs two clock readings and one lock; on a device also two events on the current stream. Nothing without a trace.
 class [[nodiscard]] Span {
  public:
-  /// Null: does nothing.
-  Span(std::shared_ptr<Tracer> tracer, std::string_view name);
+  /// `tracer` null: does nothing. `device` null: there is none.
+  Span(std::shared_ptr<Tracer> tracer, std::string_view name, std::shared_ptr<ObservedDevice> device = nullptr);
   ~Span();
   Span(const Span&) = delete;
   Span& operator=(const Span&) = delete;
@@ -95,6 +104,8 @@ class [[nodiscard]] Span {
   std::shared_ptr<Tracer> tracer_;
   std::string name_;
   std::int64_t start_ns_ = 0;
+  std::shared_ptr<ObservedDevice> device_;
+  std::shared_ptr<DeviceMark> begin_;  // null: no span of the device has begun
 };
 
 /// What was found in the trace of one rank.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tessera/core/options.h>
+#include <tessera/train/pin_memory.h>
 #include <tessera/train/sampler.h>
 
 #include <cstddef>
@@ -10,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 
 namespace tessera {
@@ -19,12 +21,18 @@ struct LoaderOptions {
   TESSERA_ARG(std::int64_t, num_threads) = 1;
   /// Batches that may lie ready or in the making. Raise it when the time to make one varies; each costs its memory.
   TESSERA_ARG(std::int64_t, prefetch) = 4;
+  /// Whether the threads copy batches into pinned memory, from which `batch.to(device, /*non_blocking=*/true)` copies
+  /// while the host goes on. Set it where there is an accelerator; where there is none it is refused.
+  TESSERA_ARG(bool, pin_memory) = false;
 
  public:
   static const FieldList<LoaderOptions>& fields();
 };
 
 namespace train {
+
+/// Throws ConfigError: batches of this type cannot be pinned.
+[[noreturn]] void refuse_to_pin(const std::type_info& batch);
 
 /// A Loader whose batch type is erased.
 class BatchQueue {
@@ -59,6 +67,8 @@ class BatchQueue {
 ///
 /// When the function throws, the `next()` that would have returned its batch rethrows, after the batches before it were
 /// returned. So does every later `next()`. After `stop()`, `next()` throws ConfigError.
+/// With `pin_memory` the type of a batch is one of train::can_pin(), and the threads have the current device of the
+/// thread that makes the loader. The bytes of a batch are free for another one when the copies from it are done.
 /// Requires: with several threads, a function that may run on all of them at once.
 /// Thread-safety: one thread calls the members.
 template <class Batch>
@@ -68,10 +78,16 @@ class Loader {
   Loader(Sampler sampler, Function make, const LoaderOptions& options = {})
       : queue_(
             std::move(sampler),
-            [make = std::move(make)](const SampleBatch& part) -> std::shared_ptr<void> {
-              return std::make_shared<Batch>(make(part));
+            [make = std::move(make), pins = options.pin_memory()](const SampleBatch& part) -> std::shared_ptr<void> {
+              auto batch = std::make_shared<Batch>(make(part));
+              if constexpr (train::can_pin<Batch>()) {
+                if (pins) train::pin(*batch);
+              }
+              return batch;
             },
-            options) {}
+            options) {
+    if (options.pin_memory() && !train::can_pin<Batch>()) train::refuse_to_pin(typeid(Batch));
+  }
 
   /// The next batch. At the end of an epoch nothing, once; the call after that returns the first batch of the next
   /// epoch. Blocks: until it is made.

@@ -28,6 +28,9 @@ struct TokenDatasetOptions {
 struct TokenBatch {
   at::Tensor input;   ///< int64 [samples, sequence_length]
   at::Tensor target;  ///< int64 of the same shape; `TokenDataset::kPadding` where there is nothing to predict
+
+  /// The same in pinned memory, for a Loader with `pin_memory`.
+  TokenBatch pin_memory() const;
 };
 
 /// Token files as windows of `sequence_length + 1` tokens. Windows overlap by one token, so each token is predicted

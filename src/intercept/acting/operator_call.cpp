@@ -64,9 +64,7 @@ void visit_value(c10::IValue& value, std::size_t index, OperatorCall::Visit visi
 OperatorCall::OperatorCall(const c10::OperatorHandle& op, torch::jit::Stack& stack)
     : op_(op), stack_(stack), num_arguments_(op.schema().arguments().size()), first_(stack.size() - num_arguments_) {}
 
-bool OperatorCall::writes(std::size_t index) const {
-  return writes_argument(op_.schema(), index);
-}
+bool OperatorCall::writes(std::size_t index) const { return writes_argument(op_.schema(), index); }
 
 bool OperatorCall::writes_any() const { return op_.schema().is_mutable(); }
 

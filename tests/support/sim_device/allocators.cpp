@@ -1,5 +1,7 @@
 #include "support/sim_device/allocators.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
+
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -23,7 +25,7 @@ void free_block(void* address) {
                                    sim::device(device));
 }
 
-struct DeviceAllocator final : c10::Allocator {
+struct DeviceAllocator final : c10::DeviceAllocator {
   c10::DataPtr allocate(std::size_t num_bytes) override {
     const int device = current_device();
     char* address = nullptr;
@@ -44,6 +46,24 @@ struct DeviceAllocator final : c10::Allocator {
                      std::memcpy(to, from, num_bytes);
                    });
   }
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t /*pool*/) override {}
+  void recordStream(const c10::DataPtr& memory, c10::Stream stream) override {
+    if (memory.get()) Runtime::get().record_use(memory.get(), Runtime::get().queue(stream));
+  }
+  /// Memory that was freed is active as long as other streams use it, and allocated no longer.
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    const Usage allocated = Runtime::get().allocated(device);
+    stats.allocated_bytes[kAll].current = static_cast<std::int64_t>(allocated.now);
+    stats.allocated_bytes[kAll].peak = static_cast<std::int64_t>(allocated.peak);
+    stats.active_bytes[kAll].current = static_cast<std::int64_t>(Runtime::get().bytes_in_use(device));
+    stats.active_bytes[kAll].peak = static_cast<std::int64_t>(Runtime::get().peak_bytes(device));
+    return stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex /*device*/) override {}
+  void resetPeakStats(c10::DeviceIndex device) override { Runtime::get().reset_peak_bytes(device); }
 };
 
 struct PinnedAllocator final : at::HostAllocator {

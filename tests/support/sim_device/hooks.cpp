@@ -24,7 +24,7 @@ struct Generator final : at::CPUGeneratorImpl {
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
-  bool hasPrimaryContext(c10::DeviceIndex /*device*/) const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex device) const override { return Runtime::get().is_in_use(device); }
   void init() const override {}
   c10::DeviceIndex deviceCount() const override { return static_cast<c10::DeviceIndex>(settings().num_devices); }
   void setCurrentDevice(c10::DeviceIndex device) const override { set_current_device(device); }

@@ -122,6 +122,7 @@ void Runtime::launch(StreamQueue& queue, const std::string& op, const std::vecto
   const std::lock_guard lock(mutex_);
   throw_violation();
   ++counts_.num_launches;
+  devices_.at(static_cast<std::size_t>(queue.device()))->is_in_use = true;
   queue.clock().learn(known_to_host());
   const std::uint64_t tick = queue.clock().advance(queue.id());
   std::vector<std::shared_ptr<Block>> kept;
@@ -272,6 +273,8 @@ char* Runtime::allocate(int device, StreamQueue& queue, std::size_t num_bytes) {
   std::memset(for_kernels, 0xff, num_bytes);  // NaN
   from.used += charged;
   from.peak = std::max(from.peak, from.used);
+  from.allocated.add(charged);
+  from.is_in_use = true;
   blocks_[address] = std::make_shared<Block>(Block::Kind::kDevice, address, for_kernels, num_bytes, device, queue.id());
   return address;
 }
@@ -310,6 +313,7 @@ std::size_t Runtime::free(void* address) noexcept {
   Clock known = queues_[block->stream()]->clock();
   known.learn(known_to_host());
   if (std::string use = block->use_at_end(known); !use.empty()) violations_.push_back(std::move(use));
+  device.allocated.now -= charged_for(block->num_bytes());
   if (block->recorded().empty()) {
     device.used -= charged_for(block->num_bytes());
     return block->num_bytes();
@@ -363,6 +367,17 @@ void Runtime::reset_peak_bytes(int device) {
   Device& one = *devices_.at(static_cast<std::size_t>(device));
   forget_lingering(one);
   one.peak = one.used;
+  one.allocated.peak = one.allocated.now;
+}
+
+Usage Runtime::allocated(int device) {
+  const std::lock_guard lock(mutex_);
+  return devices_.at(static_cast<std::size_t>(device))->allocated;
+}
+
+bool Runtime::is_in_use(int device) {
+  const std::lock_guard lock(mutex_);
+  return devices_.at(static_cast<std::size_t>(device))->is_in_use;
 }
 
 Counts Runtime::counts() {

@@ -2,6 +2,7 @@
 
 #include <c10/core/Stream.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -24,6 +25,17 @@ struct EventState {
   std::uint64_t ticket = 0;
   Clock clock;
   std::shared_ptr<std::atomic<std::int64_t>> when_ns;  ///< 0: not yet
+};
+
+/// Bytes of a device.
+struct Usage {
+  std::size_t now = 0;
+  std::size_t peak = 0;
+
+  void add(std::size_t num_bytes) {
+    now += num_bytes;
+    peak = std::max(peak, now);
+  }
 };
 
 struct SpanAccess {
@@ -64,7 +76,11 @@ class Runtime {
 
   std::size_t bytes_in_use(int device);
   std::size_t peak_bytes(int device);
+  /// Of tensors that are there.
+  Usage allocated(int device);
   void reset_peak_bytes(int device);
+  /// Whether it has had work or memory, as the context of a real device tells.
+  bool is_in_use(int device);
   Counts counts();
 
  private:
@@ -81,6 +97,8 @@ class Runtime {
     AddressSpace space;
     std::size_t used = 0;
     std::size_t peak = 0;
+    Usage allocated;
+    bool is_in_use = false;
     std::vector<Lingering> lingering;
     std::vector<StreamQueue*> streams;  // beside the default one
     std::size_t num_given = 0;
