@@ -146,7 +146,10 @@ void keep_a_view(const Action& action, User& user, Seen& /*seen*/) {
   const Tensor parameter = parameter_of(user, action.number);
   // As many on every rank.
   const bool is_of_a_copy = user.has_stages() && !user.scopes.empty();  // gather()'s, which ends with it
-  if (!user.is_here(parameter) || is_of_a_copy) return user.kept.push_back(Tensor());
+  if (!user.is_here(parameter) || is_of_a_copy) {
+    user.kept.emplace_back();
+    return;
+  }
   // Not flatten(): of a parameter with gaps that is a copy.
   user.kept.push_back(action.way % 2 == 0 ? parameter.detach() : parameter.data().unsqueeze(0));
 }

@@ -94,9 +94,11 @@ class ModelState {
   virtual void require_not_held() const {}
   /// From now on `prepare` is called with the tensor of a part before let_go() writes to it what a program wrote to the
   /// whole. For who keeps the memory of the parts.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): others keep it
   virtual void before_part_write(std::function<void(const at::Tensor& part)> /*prepare*/) {}
   /// Who shares the model along another axis too, over this one: handles of this state mean the model as that shares
   /// it. Null: nobody.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): likewise
   virtual void set_outer(std::weak_ptr<ModelState> /*outer*/) {}
   virtual std::shared_ptr<ModelState> outer() const { return nullptr; }
   /// Throws ConfigError where a use of a parameter would, for reasons that one rank may have alone.
