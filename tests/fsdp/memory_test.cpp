@@ -228,8 +228,10 @@ TEST(FsdpMemory, TellsPhasesApart) {
     const ShardedModel sharded = fully_shard(net, world, options_of_net());
     FsdpMemory memory(sharded, 6);
     torch::optim::AdamW optimizer(sharded.parameters(), 0.1);
+    const std::int64_t units = share_bytes(*net, world.rank(), world.size()) - whole_bytes(*net);
     for (int step = 0; step < 2; ++step) {
       optimizer.zero_grad();
+      if (step > 0) require_soon(memory, MemoryKind::kGradients, units, "gradients that were cleared");
       net->forward(batch()).square().mean().backward();
       optimizer.step();
     }
@@ -251,7 +253,6 @@ TEST(FsdpMemory, TellsPhasesApart) {
     require(phases[1].peaks.of(MemoryKind::kActivations) >= kept, "forward keeps activations");
     require(phases[2].at_end.of(MemoryKind::kActivations) <= input + 1024,
             "backward has freed them, but for the result");
-    const std::int64_t units = share_bytes(*net, world.rank(), world.size()) - whole_bytes(*net);
     require_bytes(phases[1].peaks.of(MemoryKind::kGradients), units, "forward has the memory of the next averages");
     require(phases[5].peaks.of(MemoryKind::kActivations) < kept, "evaluation keeps nothing");
     require(memory.text().find("evaluation") != std::string::npos, "the table");
