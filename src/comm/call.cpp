@@ -132,6 +132,17 @@ Call& Call::keep(at::Tensor tensor) {
   return *this;
 }
 
+at::Tensor Call::lend(const at::Tensor& tensor) {
+  keep(tensor);
+  if (tensor.device().is_cpu() || tensor.is_meta() || tensor.numel() == 0) return tensor;
+  return at::from_blob(tensor.mutable_data_ptr(), tensor.sizes(), tensor.strides(), tensor.options());
+}
+
+std::vector<at::Tensor> Call::lend(std::vector<at::Tensor> tensors) {
+  for (at::Tensor& tensor : tensors) tensor = lend(tensor);
+  return tensors;
+}
+
 Call& Call::result(at::Tensor tensor) {
   state_->result = std::move(tensor);
   return *this;
@@ -168,16 +179,6 @@ Communicator::Sizes checked_sizes(Call& call, const Communicator::Sizes& sizes, 
                 " along that dimension");
   }
   return sizes;
-}
-
-at::Tensor lent_to_backend(const at::Tensor& tensor) {
-  if (tensor.device().is_cpu() || tensor.is_meta() || tensor.numel() == 0) return tensor;
-  return at::from_blob(tensor.mutable_data_ptr(), tensor.sizes(), tensor.strides(), tensor.options());
-}
-
-std::vector<at::Tensor> lent_to_backend(std::vector<at::Tensor> tensors) {
-  for (at::Tensor& tensor : tensors) tensor = lent_to_backend(tensor);
-  return tensors;
 }
 
 c10d::ReduceOp to_c10d(ReduceOp op) {

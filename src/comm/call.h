@@ -30,6 +30,16 @@ class Call {
 
   /// Keeps `tensor` alive until the operation is done.
   Call& keep(at::Tensor tensor);
+  /// Note [Who keeps the memory of calls on devices]
+  /// The work of a call lives until the device is done, so that somebody may ask it, and keeps the tensors that the
+  /// backend was given. The host runs ahead of the device: their memory would be free late, at a time that nobody can
+  /// tell, and freed by a thread that is not the program's. So on devices a backend is given the bytes without owning
+  /// them, and the call keeps the memory until the program waits for it, from when on the order of streams protects it,
+  /// or, of a call that nobody waits for, until the device is done.
+  ///
+  /// Keeps `tensor` alive until the operation is done, and returns what the backend is given.
+  at::Tensor lend(const at::Tensor& tensor);
+  std::vector<at::Tensor> lend(std::vector<at::Tensor> tensors);
   Call& result(at::Tensor tensor);
   /// Runs after the operation, before `wait()` returns.
   Call& then(std::function<void()> finish);
@@ -137,15 +147,6 @@ inline void check_rank(Call& call, int rank, int size, const char* what) {
   call.refuse(std::string(what) + " " + std::to_string(rank) + " is not a rank of this group; it has 0 to " +
               std::to_string(size - 1));
 }
-
-/// Note [Who keeps the memory of calls on devices]
-/// The work of a call lives until the device is done, so that somebody may ask it, and keeps the tensors that the
-/// backend was given. The host runs ahead of the device: their memory would be free late, at a time that nobody can
-/// tell, and freed by a thread that is not the program's. So on devices a backend is given the bytes without owning
-/// them, and the call keeps the memory until the program waits for it, from when on the order of streams protects it,
-/// or, of a call that nobody waits for, until the device is done.
-at::Tensor lent_to_backend(const at::Tensor& tensor);
-std::vector<at::Tensor> lent_to_backend(std::vector<at::Tensor> tensors);
 
 /// A contiguous stand-in for `tensor` that is copied back afterwards, or `tensor` itself.
 inline at::Tensor in_place(Call& call, const at::Tensor& tensor) {

@@ -128,11 +128,10 @@ Work Communicator::start_all_reduce(const at::Tensor& tensor, ReduceOp op, bool 
   if (adds && settings_.strategy == CommunicationStrategy::kTree && !tensor.device().is_cpu()) {
     return add_on_devices(call, tensor, op, async);
   }
-  const at::Tensor data = in_place(call, tensor);
-  std::vector<at::Tensor> tensors{lent_to_backend(data)};
+  std::vector<at::Tensor> tensors{call.lend(in_place(call, tensor))};
   auto options = options_for<c10d::AllreduceOptions>(settings_.timeout, async);
   options.reduceOp = comm::to_c10d(op);
-  return call.keep(data).start([&] { return route(tensor).allreduce(tensors, options); });
+  return call.start([&] { return route(tensor).allreduce(tensors, options); });
 }
 
 void Communicator::all_reduce(at::Tensor tensor, ReduceOp op, Where where) const {
@@ -145,11 +144,10 @@ Work Communicator::all_reduce_async(at::Tensor tensor, ReduceOp op, Where where)
 Work Communicator::start_broadcast(const at::Tensor& tensor, int root, bool async, const Where& where) const {
   Call call(group_, "broadcast", tensor, settings_.timeout, where);
   check_rank(call, root, size(), "root");
-  const at::Tensor data = in_place(call, tensor);
-  std::vector<at::Tensor> tensors{lent_to_backend(data)};
+  std::vector<at::Tensor> tensors{call.lend(in_place(call, tensor))};
   auto options = options_for<c10d::BroadcastOptions>(settings_.timeout, async);
   options.rootRank = root;
-  return call.keep(data).start([&] { return route(tensor).broadcast(tensors, options); });
+  return call.start([&] { return route(tensor).broadcast(tensors, options); });
 }
 
 void Communicator::broadcast(at::Tensor tensor, int root, Where where) const {
@@ -163,12 +161,11 @@ Work Communicator::start_reduce(const at::Tensor& tensor, int root, ReduceOp op,
   Call call(group_, "reduce", tensor, settings_.timeout, where);
   check_rank(call, root, size(), "root");
   check_op(call, tensor, op);
-  const at::Tensor data = rank() == root ? in_place(call, tensor) : tensor.contiguous();
-  std::vector<at::Tensor> tensors{lent_to_backend(data)};
+  std::vector<at::Tensor> tensors{call.lend(rank() == root ? in_place(call, tensor) : tensor.contiguous())};
   auto options = options_for<c10d::ReduceOptions>(settings_.timeout, async);
   options.rootRank = root;
   options.reduceOp = comm::to_c10d(op);
-  return call.keep(data).start([&] { return route(tensor).reduce(tensors, options); });
+  return call.start([&] { return route(tensor).reduce(tensors, options); });
 }
 
 void Communicator::reduce(at::Tensor tensor, int root, ReduceOp op, Where where) const {
@@ -210,10 +207,9 @@ at::Tensor Communicator::all_reduce_contributions(const std::vector<at::Tensor>&
 /// Backends of devices add in an order of their own. So each rank gets what every rank has added up, and adds that.
 Work Communicator::add_on_devices(Call& call, const at::Tensor& sum, ReduceOp op, bool async) const {
   const at::Tensor sums = at::empty({size() * sum.numel()}, sum.options());
-  const at::Tensor mine = flat(sum.contiguous());
-  at::Tensor lent_sums = lent_to_backend(sums);
-  at::Tensor lent = lent_to_backend(mine);
-  call.keep(sums).keep(mine).then([sums, sum, op, count = size()] {
+  at::Tensor lent_sums = call.lend(sums);
+  at::Tensor lent = call.lend(flat(sum.contiguous()));
+  call.then([sums, sum, op, count = size()] {
     const at::NoGradGuard guard;
     sum.copy_(add_as_tree(sums.view({count, -1}).unbind()).view(sum.sizes()));
     if (op == ReduceOp::kAvg) at::Tensor(sum).div_(count);
@@ -228,9 +224,8 @@ Work Communicator::start_all_gather_into(Call& call, const at::Tensor& whole, co
                                          const Sizes& counts, bool async) const {
   const auto options = options_for<c10d::AllgatherOptions>(settings_.timeout, async);
   require_piece(call, whole, piece, counts[static_cast<std::size_t>(rank())]);
-  call.keep(whole).keep(piece);
-  at::Tensor out = lent_to_backend(flat(whole));
-  at::Tensor in = lent_to_backend(flat(piece));
+  at::Tensor out = call.lend(flat(whole));
+  at::Tensor in = call.lend(flat(piece));
   return call.start([&] {
     c10d::Backend& backend = route(whole);
     if (all_same(counts)) return backend._allgather_base(out, in, options);
@@ -283,9 +278,8 @@ Work Communicator::start_reduce_scatter_into(Call& call, const at::Tensor& piece
   options.reduceOp = comm::to_c10d(op);
   check_op(call, whole, op);
   require_piece(call, whole, piece, counts[static_cast<std::size_t>(rank())]);
-  call.keep(piece).keep(whole);
-  at::Tensor out = lent_to_backend(flat(piece));
-  at::Tensor in = lent_to_backend(flat(whole));
+  at::Tensor out = call.lend(flat(piece));
+  at::Tensor in = call.lend(flat(whole));
   return call.start([&] {
     c10d::Backend& backend = route(whole);
     if (all_same(counts)) return backend._reduce_scatter_base(out, in, options);
@@ -373,13 +367,12 @@ Work Communicator::start_gather(const at::Tensor& piece, int root, std::int64_t 
   if (rank() == root) {
     const at::Tensor whole = with_rows(*group_, rows, total);
     give_back(call, whole, dim);
-    call.keep(whole);
-    outputs.push_back(lent_to_backend(cut(whole, extents)));
+    outputs.push_back(call.lend(cut(whole, extents)));
   }
-  std::vector<at::Tensor> inputs{lent_to_backend(rows)};
+  std::vector<at::Tensor> inputs{call.lend(rows)};
   auto options = options_for<c10d::GatherOptions>(settings_.timeout, async);
   options.rootRank = root;
-  return call.keep(rows).start([&] { return route_plainly(rows).gather(outputs, inputs, options); });
+  return call.start([&] { return route_plainly(rows).gather(outputs, inputs, options); });
 }
 
 at::Tensor Communicator::gather(const at::Tensor& piece, int root, std::int64_t dim, const Sizes& sizes,
@@ -406,12 +399,12 @@ Work Communicator::start_scatter(const at::Tensor& whole, int root, std::int64_t
   const Sizes extents = checked_sizes(call, sizes, size(), rows.size(0));
   const at::Tensor piece = with_rows(*group_, rows, extents[static_cast<std::size_t>(rank())]);
   give_back(call, piece, dim);
-  std::vector<at::Tensor> outputs{lent_to_backend(piece)};
+  std::vector<at::Tensor> outputs{call.lend(piece)};
   std::vector<std::vector<at::Tensor>> inputs;
-  if (is_root) inputs.push_back(lent_to_backend(cut(rows, extents)));
+  if (is_root) inputs.push_back(call.lend(cut(rows, extents)));
   auto options = options_for<c10d::ScatterOptions>(settings_.timeout, async);
   options.rootRank = root;
-  return call.keep(rows).keep(piece).start([&] { return route_plainly(piece).scatter(outputs, inputs, options); });
+  return call.start([&] { return route_plainly(piece).scatter(outputs, inputs, options); });
 }
 
 at::Tensor Communicator::scatter(const at::Tensor& whole, int root, std::int64_t dim, const Sizes& sizes,
@@ -435,9 +428,9 @@ Work Communicator::start_all_to_all(const at::Tensor& tensor, std::int64_t dim, 
   Sizes in = checked_sizes(call, recv_sizes, size(), arriving);
   const at::Tensor received = with_rows(*group_, rows, arriving);
   give_back(call, received, dim);
-  at::Tensor lent_rows = lent_to_backend(rows);
-  at::Tensor lent = lent_to_backend(received);
-  return call.keep(rows).keep(received).start([&] {
+  at::Tensor lent_rows = call.lend(rows);
+  at::Tensor lent = call.lend(received);
+  return call.start([&] {
     return route_plainly(rows).alltoall_base(lent, lent_rows, in, out,
                                              options_for<c10d::AllToAllOptions>(settings_.timeout, async));
   });
@@ -459,9 +452,8 @@ Work Communicator::start_send(const at::Tensor& tensor, int to, bool async, cons
   check_rank(call, to, size(), "the receiver");
   call.require(to != rank(), "a rank does not send to itself; copy the tensor");
   const at::Tensor data = tensor.contiguous();
-  call.keep(data);
+  std::vector<at::Tensor> tensors{call.lend(data)};
   if (!data.device().is_cpu()) {
-    std::vector<at::Tensor> tensors{lent_to_backend(data)};
     return call.start([&] { return group_->device_backend(data.device()).send(tensors, to, kUserChannel); });
   }
   const Connection& connection = group_->connection();
@@ -477,9 +469,9 @@ Work Communicator::start_recv(const at::Tensor& tensor, int from, bool async, co
   check_rank(call, from, size(), "the sender");
   call.require(from != rank(), "a rank does not receive from itself; copy the tensor");
   const at::Tensor data = in_place(call, tensor);
-  call.keep(data).result(tensor);
+  std::vector<at::Tensor> tensors{call.lend(data)};
+  call.result(tensor);
   if (!data.device().is_cpu()) {
-    std::vector<at::Tensor> tensors{lent_to_backend(data)};
     return call.start([&] { return group_->device_backend(data.device()).recv(tensors, from, kUserChannel); });
   }
   const Connection& connection = group_->connection();
