@@ -1,7 +1,7 @@
 #include "checkpoint/step_writer.h"
 
-#include <tessera/checkpoint/checksum.h>
 #include <tessera/checkpoint/safetensors_layout.h>
+#include <tessera/disk/checksum.h>
 
 #include <algorithm>
 #include <fstream>

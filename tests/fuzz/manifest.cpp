@@ -1,8 +1,8 @@
 // Any text as a manifest, and any text with the root that it should have: what is accepted must come back from its own
 // text, and its slices must hold every element once, which is counted where there are few.
-#include <tessera/checkpoint/checksum.h>
 #include <tessera/checkpoint/manifest.h>
 #include <tessera/core/error.h>
+#include <tessera/disk/checksum.h>
 
 #include <algorithm>
 #include <cstddef>

@@ -53,11 +53,11 @@ class DirectWriter::Cursor {
 };
 
 std::unique_ptr<DirectWriter> DirectWriter::make(int& error) {
-  std::unique_ptr<RequestRing> ring = RequestRing::make(kNumBuffers, kBufferBytes, error);
+  std::unique_ptr<disk::RequestRing> ring = disk::RequestRing::make(kNumBuffers, kBufferBytes, error);
   return ring ? std::unique_ptr<DirectWriter>(new DirectWriter(std::move(ring))) : nullptr;
 }
 
-DirectWriter::DirectWriter(std::unique_ptr<RequestRing> ring) : ring_(std::move(ring)) {
+DirectWriter::DirectWriter(std::unique_ptr<disk::RequestRing> ring) : ring_(std::move(ring)) {
   for (std::size_t i = 0; i < kNumBuffers; ++i) slots_[i].buffer = ring_->buffer(i);
 }
 
@@ -94,7 +94,7 @@ void DirectWriter::take_completion() {
   const auto [owner, result] = ring_->wait();
   Slot& slot = *static_cast<Slot*>(owner);
   slot.is_under_way = false;
-  if (result < 0 && !is_for_another_try(result)) return fail(-result);
+  if (result < 0 && !disk::is_for_another_try(result)) return fail(-result);
   const auto num_taken = static_cast<std::size_t>(std::max(result, 0));
   if (num_taken == slot.bytes.size() || error_ != 0) return;
   // Written in part: submit the rest again, from the last aligned offset. No progress at all is an error.

@@ -1,12 +1,13 @@
 #pragma once
 
+#include <tessera/disk/request_ring.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 
-#include "checkpoint/disk/request_ring.h"
 #include "checkpoint/plan/write_extent.h"
 
 namespace tessera::checkpoints {
@@ -40,13 +41,13 @@ class DirectWriter {
   };
   class Cursor;
 
-  explicit DirectWriter(std::unique_ptr<RequestRing> ring);
+  explicit DirectWriter(std::unique_ptr<disk::RequestRing> ring);
   Slot* free_slot();
   void submit(Slot& slot);
   void take_completion();
   void fail(int error) { error_ = error_ == 0 ? error : error_; }
 
-  std::unique_ptr<RequestRing> ring_;
+  std::unique_ptr<disk::RequestRing> ring_;
   std::array<Slot, kNumBuffers> slots_;
   int file_ = -1;
   std::size_t alignment_ = 0;
@@ -54,6 +55,6 @@ class DirectWriter {
 };
 
 /// Writers that files share; destroyed with the last file.
-class DirectWriters : public IdlePool<DirectWriter> {};
+class DirectWriters : public disk::IdlePool<DirectWriter> {};
 
 }  // namespace tessera::checkpoints

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <tessera/core/error.h>
+#include <tessera/disk/disk_error.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -8,10 +8,10 @@
 
 namespace tessera::checkpoints {
 
-/// Says what the system's error `number` means for a path, and what to do about it: "PATH cannot be written: ...".
-/// `what` says what could not be done. `num_bytes`: how many were to be written. When the disk is full, the message
-/// states them beside the free bytes.
-StorageError disk_error(const std::filesystem::path& path, const std::string& what, int number,
-                        std::uint64_t num_bytes = 0);
+/// As disk::disk_error(), with what makes a checkpoint need less room.
+inline StorageError disk_error(const std::filesystem::path& path, const std::string& what, int number,
+                               std::uint64_t num_bytes = 0) {
+  return disk::disk_error(path, what, number, num_bytes, "keep fewer steps");
+}
 
 }  // namespace tessera::checkpoints

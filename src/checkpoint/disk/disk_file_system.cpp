@@ -1,6 +1,7 @@
 #include "checkpoint/disk/disk_file_system.h"
 
 #include <tessera/core/descriptor.h>
+#include <tessera/disk/request_ring.h>
 
 #include <algorithm>
 #include <array>
@@ -21,7 +22,6 @@
 
 #include "checkpoint/disk/direct_writer.h"
 #include "checkpoint/disk/disk_error.h"
-#include "checkpoint/disk/request_ring.h"
 
 namespace tessera::checkpoints {
 namespace {
@@ -63,7 +63,7 @@ DiskFile::DiskFile(std::filesystem::path path, Descriptor file, std::shared_ptr<
 }
 
 void DiskFile::open_direct() {
-  alignment_ = direct_alignment(file_.get());
+  alignment_ = disk::direct_alignment(file_.get());
   direct_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC));
   is_direct_ = static_cast<bool>(direct_);
   if (!direct_) refuse_direct("opening it for direct I/O", errno);

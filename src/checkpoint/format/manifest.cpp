@@ -1,6 +1,6 @@
-#include <tessera/checkpoint/checksum.h>
 #include <tessera/checkpoint/manifest.h>
 #include <tessera/core/error.h>
+#include <tessera/disk/checksum.h>
 #include <tessera/shard/slice_cover.h>
 
 #include <algorithm>

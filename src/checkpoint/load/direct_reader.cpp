@@ -8,11 +8,11 @@
 namespace tessera::checkpoints {
 
 std::unique_ptr<DirectReader> DirectReader::make(int& error) {
-  std::unique_ptr<RequestRing> ring = RequestRing::make(kNumBuffers, kBufferBytes, error);
+  std::unique_ptr<disk::RequestRing> ring = disk::RequestRing::make(kNumBuffers, kBufferBytes, error);
   return ring ? std::unique_ptr<DirectReader>(new DirectReader(std::move(ring))) : nullptr;
 }
 
-DirectReader::DirectReader(std::unique_ptr<RequestRing> ring) : ring_(std::move(ring)) {
+DirectReader::DirectReader(std::unique_ptr<disk::RequestRing> ring) : ring_(std::move(ring)) {
   for (std::size_t i = 0; i < kNumBuffers; ++i) slots_[i].buffer = ring_->buffer(i);
 }
 
@@ -47,7 +47,7 @@ bool DirectReader::open(const FileReader& file) {
   forget_asked();
   file_ = &file;
   direct_ = file.open_again(O_DIRECT);
-  if (direct_) alignment_ = direct_alignment(direct_.get());
+  if (direct_) alignment_ = disk::direct_alignment(direct_.get());
   return static_cast<bool>(direct_);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tessera/core/descriptor.h>
+#include <tessera/disk/request_ring.h>
 
 #include <array>
 #include <cstddef>
@@ -8,7 +9,6 @@
 #include <memory>
 #include <span>
 
-#include "checkpoint/disk/request_ring.h"
 #include "checkpoint/load/file_reader.h"
 
 namespace tessera::checkpoints {
@@ -35,7 +35,7 @@ class DirectReader {
   bool is_usable() const { return ring_->is_usable(); }
 
  private:
-  static constexpr std::size_t kBufferBytes = kMostBytes + 2 * kMostAlignment;
+  static constexpr std::size_t kBufferBytes = kMostBytes + 2 * disk::kMostAlignment;
 
   struct Slot {
     std::byte* buffer = nullptr;
@@ -46,14 +46,14 @@ class DirectReader {
     bool is_under_way = false;
   };
 
-  explicit DirectReader(std::unique_ptr<RequestRing> ring);
+  explicit DirectReader(std::unique_ptr<disk::RequestRing> ring);
   bool open(const FileReader& file);
   bool is_next(std::uint64_t offset, std::size_t num_bytes) const;
   bool ask_for(std::uint64_t offset, std::size_t num_bytes);
   void take_completion();
   void forget_asked();
 
-  std::unique_ptr<RequestRing> ring_;
+  std::unique_ptr<disk::RequestRing> ring_;
   std::array<Slot, kNumBuffers> slots_;
   std::size_t first_asked_ = 0;  // the others follow it, cyclically
   std::size_t num_asked_ = 0;
@@ -62,6 +62,6 @@ class DirectReader {
   std::size_t alignment_ = 0;
 };
 
-class DirectReaders : public IdlePool<DirectReader> {};
+class DirectReaders : public disk::IdlePool<DirectReader> {};
 
 }  // namespace tessera::checkpoints

@@ -1,8 +1,8 @@
-#include <tessera/checkpoint/checksum.h>
 #include <tessera/checkpoint/safetensors_layout.h>
 #include <tessera/checkpoint/saved_step.h>
 #include <tessera/core/error.h>
 #include <tessera/core/mapped_file.h>
+#include <tessera/disk/checksum.h>
 
 #include <algorithm>
 #include <charconv>

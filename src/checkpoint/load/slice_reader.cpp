@@ -1,13 +1,13 @@
 #include "checkpoint/load/slice_reader.h"
 
-#include <tessera/checkpoint/checksum.h>
 #include <tessera/core/error.h>
+#include <tessera/disk/checksum.h>
+#include <tessera/disk/streaming_copy.h>
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
 
-#include "checkpoint/disk/streaming_copy.h"
 #include "checkpoint/format/safetensors_header.h"
 
 namespace tessera::checkpoints {
@@ -153,7 +153,7 @@ void SliceReader::read_piece(Piece piece, std::span<std::byte> into) {
 
 bool SliceReader::load(std::uint64_t block, std::span<std::byte> target, std::uint64_t last) {
   const std::span<const std::byte> bytes = uncopied(block, last);
-  if (!bytes.empty()) return streaming_copy_and_sum(bytes, target.data()) == slice_.checksums[block];
+  if (!bytes.empty()) return disk::streaming_copy_and_sum(bytes, target.data()) == slice_.checksums[block];
   gather(block_begin(block), target);
   return checksum_of(target) == slice_.checksums[block];
 }

@@ -1,9 +1,9 @@
 #include "checkpoint/plan/plan_agreement.h"
 
-#include <tessera/checkpoint/checksum.h>
 #include <tessera/checkpoint/safetensors.h>
 #include <tessera/comm/texts.h>
 #include <tessera/core/error.h>
+#include <tessera/disk/checksum.h>
 
 #include <ATen/ATen.h>
 

@@ -1,8 +1,8 @@
 #include "checkpoint/plan/save_plan.h"
 
-#include <tessera/checkpoint/checksum.h>
 #include <tessera/checkpoint/safetensors_index.h>
 #include <tessera/core/error.h>
+#include <tessera/disk/checksum.h>
 #include <tessera/shard/slice.h>
 #include <tessera/shard/slice_cover.h>
 #include <tessera/shard/slice_runs.h>

@@ -1,7 +1,7 @@
 #include "checkpoint/save/save_job.h"
 
-#include <tessera/checkpoint/checksum.h>
 #include <tessera/core/error.h>
+#include <tessera/disk/checksum.h>
 #include <tessera/shard/slice_runs.h>
 
 #include <algorithm>

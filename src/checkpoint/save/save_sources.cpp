@@ -1,5 +1,6 @@
 #include "checkpoint/save/save_sources.h"
 
+#include <tessera/disk/streaming_copy.h>
 #include <tessera/shard/stream_order.h>
 
 #include <ATen/ATen.h>
@@ -11,8 +12,6 @@
 #include <new>
 #include <sys/mman.h>
 #include <utility>
-
-#include "checkpoint/disk/streaming_copy.h"
 
 namespace tessera::checkpoints {
 namespace {
@@ -127,7 +126,7 @@ SaveSources SaveSources::copied(const std::vector<at::Tensor>& parts, const Copy
   DeviceCopies from_devices;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     std::byte* const place = sources.copy.get() + layout.places[i];
-    if (is_on_host(parts[i])) streaming_copy(bytes_of(parts[i]), place);
+    if (is_on_host(parts[i])) disk::streaming_copy(bytes_of(parts[i]), place);
     sources.bytes.emplace_back(place, parts[i].nbytes());
   }
   // Then the host does not touch the memory until wait().

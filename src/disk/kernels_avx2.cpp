@@ -1,7 +1,7 @@
 // Compiled for processors with AVX2 only.
 #include <immintrin.h>
 
-namespace tessera::checkpoints {
+namespace tessera::disk {
 namespace {
 
 struct Vector {
@@ -11,12 +11,12 @@ struct Vector {
 };
 
 }  // namespace
-}  // namespace tessera::checkpoints
+}  // namespace tessera::disk
 
-#include "checkpoint/format/kernel_bodies.h"
+#include "disk/kernel_bodies.h"
 
-namespace tessera::checkpoints {
+namespace tessera::disk {
 
 const Kernels kAvx2Kernels{checksum, add_to_checksum, copy, copy_and_sum};
 
-}  // namespace tessera::checkpoints
+}  // namespace tessera::disk

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera::checkpoints {
+namespace tessera::disk {
 
 /// The most that direct_alignment() returns.
 inline constexpr std::size_t kMostAlignment = std::size_t{64} << 10;
@@ -57,7 +57,7 @@ class RequestRing {
   };
 
   /// Null, with the system's error in `error`, where the system gives no ring. There may be as many requests as
-  /// buffers.
+  /// buffers. With `buffer_bytes` 0 all memory is the caller's.
   static std::unique_ptr<RequestRing> make(std::size_t num_buffers, std::size_t buffer_bytes, int& error);
   /// Requires: no request is under way.
   ~RequestRing();
@@ -92,4 +92,4 @@ class RequestRing {
 /// Whether the same request may be made once more.
 bool is_for_another_try(int result);
 
-}  // namespace tessera::checkpoints
+}  // namespace tessera::disk

@@ -1,11 +1,11 @@
-#include "checkpoint/disk/disk_error.h"
+#include <tessera/disk/disk_error.h>
 
 #include <sys/statvfs.h>
 
 #include <cerrno>
 #include <cstring>
 
-namespace tessera::checkpoints {
+namespace tessera::disk {
 namespace {
 
 /// The path itself, or the folder above it that exists.
@@ -26,12 +26,14 @@ std::string room_text(const std::filesystem::path& path, std::uint64_t num_bytes
   return text.empty() ? "" : ": " + text;
 }
 
-std::string advice(const std::filesystem::path& path, int number, std::uint64_t num_bytes) {
+std::string advice(const std::filesystem::path& path, int number, std::uint64_t num_bytes,
+                   const std::string& to_need_less) {
+  const std::string less = to_need_less.empty() ? "" : to_need_less + ", ";
   switch (number) {
     case ENOSPC:
-      return room_text(path, num_bytes) + ". Free some, keep fewer steps, or name a folder on another disk";
+      return room_text(path, num_bytes) + ". Free some, " + less + "or name a folder on another disk";
     case EDQUOT:
-      return room_text(path, num_bytes) + ". Ask for a larger quota, keep fewer steps, or name another folder";
+      return room_text(path, num_bytes) + ". Ask for a larger quota, " + less + "or name another folder";
     case EFBIG:
       return ". The file system, or the limit of the shell (ulimit -f), does not let a file be that large: save into "
              "smaller files";
@@ -56,9 +58,10 @@ std::string advice(const std::filesystem::path& path, int number, std::uint64_t 
 
 }  // namespace
 
-StorageError disk_error(const std::filesystem::path& path, const std::string& what, int number,
-                        std::uint64_t num_bytes) {
-  return StorageError{path.string() + " " + what + ": " + std::strerror(number) + advice(path, number, num_bytes)};
+StorageError disk_error(const std::filesystem::path& path, const std::string& what, int number, std::uint64_t num_bytes,
+                        const std::string& to_need_less) {
+  return StorageError{path.string() + " " + what + ": " + std::strerror(number) +
+                      advice(path, number, num_bytes, to_need_less)};
 }
 
-}  // namespace tessera::checkpoints
+}  // namespace tessera::disk

@@ -1,4 +1,4 @@
-#include "checkpoint/disk/request_ring.h"
+#include <tessera/disk/request_ring.h>
 
 #include <algorithm>
 #include <bit>
@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace tessera::checkpoints {
+namespace tessera::disk {
 
 std::size_t direct_alignment(int file) {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -28,6 +28,7 @@ std::unique_ptr<RequestRing> RequestRing::make(std::size_t num_buffers, std::siz
   }
   ring->has_ring_ = true;
   const std::size_t num_bytes = num_buffers * buffer_bytes;
+  if (num_bytes == 0) return ring;
   void* const memory = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     error = errno;
@@ -82,4 +83,4 @@ RequestRing::Completion RequestRing::wait() {
   return completion;
 }
 
-}  // namespace tessera::checkpoints
+}  // namespace tessera::disk

@@ -3,11 +3,11 @@
 
 #include <cstring>
 
-#include "checkpoint/format/kernels.h"
+#include "disk/kernels.h"
 
 static_assert(XXH_VERSION_NUMBER >= 800, "before 0.8.0 XXH3 gave other numbers");
 
-namespace tessera::checkpoints {
+namespace tessera::disk {
 namespace {
 
 std::uint64_t checksum(const void* data, std::size_t num_bytes) { return XXH3_64bits(data, num_bytes); }
@@ -40,4 +40,4 @@ std::uint64_t copy_and_sum(void* destination, const void* source, std::size_t nu
 
 const Kernels kPortableKernels{checksum, add_to_checksum, copy, copy_and_sum};
 
-}  // namespace tessera::checkpoints
+}  // namespace tessera::disk

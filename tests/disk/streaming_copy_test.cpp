@@ -1,15 +1,16 @@
-#include "checkpoint/disk/streaming_copy.h"
 
-#include <tessera/checkpoint/checksum.h>
+#include <tessera/disk/checksum.h>
+#include <tessera/disk/streaming_copy.h>
+
 #include <gtest/gtest.h>
 
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "checkpoint/format/kernels.h"
+#include "disk/kernels.h"
 
-namespace tessera::checkpoints {
+namespace tessera::disk {
 namespace {
 
 std::vector<std::byte> bytes_of(std::size_t length) {
@@ -62,4 +63,4 @@ TEST(StreamingCopy, TakesAnyLength) {
 }
 
 }  // namespace
-}  // namespace tessera::checkpoints
+}  // namespace tessera::disk

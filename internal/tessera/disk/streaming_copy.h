@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tessera::checkpoints {
+namespace tessera::disk {
 
 /// As memcpy, for bytes that are not needed soon: see Note [Copies past the caches]. They must not overlap.
 void streaming_copy(std::span<const std::byte> from, std::byte* to);
@@ -12,4 +12,4 @@ void streaming_copy(std::span<const std::byte> from, std::byte* to);
 /// The same, and returns the checksum of the bytes. This costs less than reading them twice.
 std::uint64_t streaming_copy_and_sum(std::span<const std::byte> from, std::byte* to);
 
-}  // namespace tessera::checkpoints
+}  // namespace tessera::disk

@@ -1,13 +1,13 @@
-#include <tessera/checkpoint/checksum.h>
+#include <tessera/disk/checksum.h>
 
-#include "checkpoint/format/kernels.h"
+#include "disk/kernels.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 namespace tessera {
 std::uint64_t checksum_of(std::span<const std::byte> bytes) {
-  return checkpoints::best_kernels().checksum(bytes.data(), bytes.size());
+  return disk::best_kernels().checksum(bytes.data(), bytes.size());
 }
 
 struct RunningChecksum::State {
@@ -18,7 +18,7 @@ RunningChecksum::RunningChecksum() : state_(std::make_unique<State>()) { XXH3_64
 RunningChecksum::~RunningChecksum() = default;
 
 void RunningChecksum::add(std::span<const std::byte> bytes) {
-  checkpoints::best_kernels().add_to_checksum(&state_->hash, bytes.data(), bytes.size());
+  disk::best_kernels().add_to_checksum(&state_->hash, bytes.data(), bytes.size());
 }
 
 std::uint64_t RunningChecksum::value() const { return XXH3_64bits_digest(&state_->hash); }

@@ -7,9 +7,9 @@
 
 #include <cstring>
 
-#include "checkpoint/format/kernels.h"
+#include "disk/kernels.h"
 
-namespace tessera::checkpoints {
+namespace tessera::disk {
 namespace {
 
 std::uint64_t checksum(const void* data, std::size_t num_bytes) { return XXH3_64bits(data, num_bytes); }
@@ -94,4 +94,4 @@ std::uint64_t copy_and_sum(void* destination, const void* source, std::size_t nu
 }
 
 }  // namespace
-}  // namespace tessera::checkpoints
+}  // namespace tessera::disk

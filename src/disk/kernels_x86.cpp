@@ -1,6 +1,6 @@
-#include "checkpoint/format/kernels.h"
+#include "disk/kernels.h"
 
-namespace tessera::checkpoints {
+namespace tessera::disk {
 
 const Kernels& best_kernels() {
   static const Kernels& best = __builtin_cpu_supports("avx512f") != 0 ? kAvx512Kernels
@@ -9,4 +9,4 @@ const Kernels& best_kernels() {
   return best;
 }
 
-}  // namespace tessera::checkpoints
+}  // namespace tessera::disk

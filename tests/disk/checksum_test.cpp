@@ -1,11 +1,12 @@
-#include <tessera/checkpoint/checksum.h>
+
+#include <tessera/disk/checksum.h>
 
 #include <gtest/gtest.h>
 
 #include <span>
 #include <string>
 
-#include "checkpoint/format/kernels.h"
+#include "disk/kernels.h"
 
 namespace tessera {
 namespace {
@@ -52,11 +53,11 @@ TEST(Checksum, IsTheSameOnEveryProcessor) {
   for (const std::size_t length : {0U, 1U, 3U, 4U, 8U, 9U, 16U, 17U, 128U, 129U, 240U, 241U, 1024U, 1025U, 70'000U}) {
     for (const std::size_t start : {0U, 1U}) {
       const std::string part = text.substr(start, length);
-      const std::uint64_t expected = checkpoints::kPortableKernels.checksum(part.data(), part.size());
+      const std::uint64_t expected = disk::kPortableKernels.checksum(part.data(), part.size());
       EXPECT_EQ(checksum_of_text(part), expected) << length;
 #if defined(__x86_64__)
       if (__builtin_cpu_supports("avx2") != 0) {
-        EXPECT_EQ(checkpoints::kAvx2Kernels.checksum(part.data(), part.size()), expected) << length;
+        EXPECT_EQ(disk::kAvx2Kernels.checksum(part.data(), part.size()), expected) << length;
       }
 #endif
     }

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tessera::checkpoints {
+namespace tessera::disk {
 
 /// Note [One result, several instruction sets]
 /// A package must run on every processor, and code that touches every byte of a checkpoint should use the widest
@@ -27,4 +27,4 @@ extern const Kernels kAvx512Kernels;
 /// The best for the processor this runs on.
 const Kernels& best_kernels();
 
-}  // namespace tessera::checkpoints
+}  // namespace tessera::disk

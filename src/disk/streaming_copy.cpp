@@ -1,10 +1,10 @@
-#include "checkpoint/disk/streaming_copy.h"
+#include <tessera/disk/streaming_copy.h>
 
 #include <cstring>
 
-#include "checkpoint/format/kernels.h"
+#include "disk/kernels.h"
 
-namespace tessera::checkpoints {
+namespace tessera::disk {
 namespace {
 
 /// Fewer bytes than this are copied through the caches: they displace little, and are soon read from there.
@@ -27,4 +27,4 @@ std::uint64_t streaming_copy_and_sum(std::span<const std::byte> from, std::byte*
   return best_kernels().checksum(from.data(), from.size());
 }
 
-}  // namespace tessera::checkpoints
+}  // namespace tessera::disk
