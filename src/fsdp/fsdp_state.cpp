@@ -49,7 +49,7 @@ std::shared_ptr<FsdpState> FsdpState::make(std::shared_ptr<torch::nn::Module> mo
 FsdpState::FsdpState(std::shared_ptr<torch::nn::Module> model, UnitRanks ranks, FsdpOptions options)
     : options_(std::move(options)), parts_(std::move(model), std::move(ranks), options_) {
   if (options_.init_sync()) buffer_sync_.note(parts_.buffers().tensors);
-  gathers_.emplace(units(), options_, path_);
+  gathers_.emplace(units(), options_, path_, parts_.sources().num_expected());
   if (options_.reproducible()) {
     gradients_ =
         std::make_unique<TreeReduction>(units(), replicated(), parts_.ranks(), path_, options_.micro_batches());
@@ -90,6 +90,13 @@ void FsdpState::listen() {
       weak_from_this(), [](FsdpState& state, const intercept::Use& use) { state.on_shard_write(use); },
       [](FsdpState& state) { state.on_shard_written(); }));
   shard_watch_.emplace(shards, listeners_.back(), intercept::Interest::kWritesAndEnds);
+  parts_.sources().on_writes(
+      [weak = weak_from_this()] {
+        if (const auto state = weak.lock()) state->begin_own_write();
+      },
+      [weak = weak_from_this()] {
+        if (const auto state = weak.lock()) state->after_write();
+      });
   for (std::size_t i = 0; i < units().size(); ++i) {
     const int unit = static_cast<int>(i);
     listeners_.push_back(intercept::make_listener(
@@ -337,31 +344,48 @@ void FsdpState::require_nothing_held() const {
                     "): what gather() returned must be gone, and backward of the last forward done");
 }
 
+namespace {
+
+std::string refusal_of_other_thread(int world_rank) {
+  return "the shards of this model are to be written to by another thread than the one that sharded it (rank " +
+         std::to_string(world_rank) + "): run the optimizer where the model is trained";
+}
+
+}  // namespace
+
+void FsdpState::prepare_write(bool uses_gradients) {
+  require_nothing_held();
+  if (promise_) promise_->refuse_write();
+  if (uses_gradients) {
+    for (const auto& unit : units()) {
+      unit->require_none_cleared();
+      unit->require_none_frozen();
+    }
+  }
+  // As a rule the optimizer writes: gathered parameters are out of date.
+  gathers_->release_all();
+}
+
 void FsdpState::on_shard_write(const intercept::Use& use) {
   if (!is_own_thread()) {
-    shard_lock_->refuse(
-        "the shards of this model are to be written to by another thread than the one that sharded it "
-        "(rank " +
-        std::to_string(ranks().shards.world_rank()) + "): run the optimizer where the model is trained");
+    shard_lock_->refuse(refusal_of_other_thread(ranks().shards.world_rank()));
     return;
   }
   if (busy_) return;
   const Flag busy(busy_);
   try {
-    require_nothing_held();
-    if (promise_) promise_->refuse_write();
-    if (!overwrites(use.operator_name())) {
-      for (const auto& unit : units()) {
-        unit->require_none_cleared();
-        unit->require_none_frozen();
-      }
-    }
-    // As a rule the optimizer writes: gathered parameters are out of date.
-    gathers_->release_all();
+    prepare_write(!overwrites(use.operator_name()));
     for (const auto& unit : units()) unit->before_write();
   } catch (const std::exception& error) {
     shard_lock_->refuse(error.what());
   }
+}
+
+void FsdpState::begin_own_write() {
+  if (!is_own_thread()) throw ConfigError(refusal_of_other_thread(ranks().shards.world_rank()));
+  raise_kept_errors();
+  const Flag busy(busy_);
+  prepare_write(/*uses_gradients=*/true);
 }
 
 void FsdpState::on_shard_written() {

@@ -116,6 +116,9 @@ class FsdpState : public shard::ModelState,
   void use_on_other_thread(const Unit& unit, const intercept::Use& use);
   void on_shard_write(const intercept::Use& use);
   void on_shard_written();
+  /// Shards are about to be written: gathered parameters will be out of date. Throws ConfigError where they may not be.
+  void prepare_write(bool uses_gradients);
+  void begin_own_write();
   void require_nothing_held() const;
   /// An operator uses a parameter that stays whole.
   void on_replicated_use(const intercept::Use& use);

@@ -73,18 +73,12 @@ std::vector<int> NextUnits::predict(std::size_t count) const {
   return units;
 }
 
-namespace {
-
-// How many units are gathered ahead without limit_all_gathers.
-constexpr std::size_t kFarAhead = 4;
-
-}  // namespace
-
 GatherSchedule::GatherSchedule(const std::vector<std::unique_ptr<Unit>>& units, const FsdpOptions& options,
-                               SamePath& path)
+                               SamePath& path, std::size_t num_expected)
     : units_(units),
       options_(options),
       path_(path),
+      num_expected_(num_expected),
       pins_(units.size(), 0),
       holds_(units.size(), 0),
       writers_(units.size(), 0) {}
@@ -100,6 +94,7 @@ void GatherSchedule::use(int unit, Pass pass) {
   // The unit itself first, then those ahead: they travel while this unit is awaited and used.
   if (is_new) {
     gather(wanted_);
+    for (const int next : order_.predict(num_expected_)) units_[static_cast<std::size_t>(next)]->expect();
   } else if (units_[static_cast<std::size_t>(unit)]->state() == UnitState::kSharded) {
     gather({unit});
   }

@@ -71,8 +71,13 @@ class NextUnits {
 /// same and the gathers match.
 class GatherSchedule {
  public:
+  /// How many units are gathered ahead without limit_all_gathers.
+  static constexpr std::size_t kFarAhead = 4;
+
   /// Requires: `units` and `path` outlive it.
-  GatherSchedule(const std::vector<std::unique_ptr<Unit>>& units, const FsdpOptions& options, SamePath& path);
+  /// `num_expected`: how many units that come next are told so.
+  GatherSchedule(const std::vector<std::unique_ptr<Unit>>& units, const FsdpOptions& options, SamePath& path,
+                 std::size_t num_expected);
 
   /// Returns when the unit holds its values. Starts to gather the units that are predicted to follow. Collective.
   void use(int unit, Pass pass);
@@ -106,6 +111,7 @@ class GatherSchedule {
   const std::vector<std::unique_ptr<Unit>>& units_;
   FsdpOptions options_;
   SamePath& path_;
+  std::size_t num_expected_;
   NextUnits order_;
   std::vector<int> wanted_;   // the unit in use and those predicted
   std::vector<int> pins_;     // of each unit: operators under way that use it

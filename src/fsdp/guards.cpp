@@ -19,17 +19,17 @@
 namespace tessera::fsdp {
 
 void ShardLock::refuse(const std::string& why) {
-  refuses_ = true;
   for (const at::Tensor& shard : shards_) {
-    shard.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(why);
+    c10::StorageImpl& storage = *shard.storage().unsafeGetStorageImpl();
+    // A shard whose bytes lie elsewhere throws as it is, and must go on to.
+    if (!locked_.contains(&storage) && storage._mutable_data_ptr_no_checks().get() == nullptr) continue;
+    storage.release_data_and_set_meta_custom_data_ptr_error_msg_(why);
+    locked_.insert(&storage);
   }
 }
 
 void ShardLock::allow() {
-  if (!std::exchange(refuses_, false)) return;
-  for (const at::Tensor& shard : shards_) {
-    shard.storage().unsafeGetStorageImpl()->clear_data_ptr_access_error_msg_();
-  }
+  for (c10::StorageImpl* const storage : std::exchange(locked_, {})) storage->clear_data_ptr_access_error_msg_();
 }
 
 std::string why_no_vector() {

@@ -3,6 +3,7 @@
 #include <tessera/intercept/watch.h>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
 
 #include <condition_variable>
 #include <exception>
@@ -10,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -30,7 +32,7 @@ class ShardLock {
 
  private:
   std::vector<at::Tensor> shards_;
-  bool refuses_ = false;
+  std::set<c10::StorageImpl*> locked_;
 };
 
 /// The error message for an optimizer that lays all parameters out as one vector.

@@ -4,6 +4,7 @@
 #include <tessera/intercept/acting_tensor.h>
 #include <tessera/intercept/deferred_init.h>
 #include <tessera/intercept/large_blocks.h>
+#include <tessera/shard/gathered_copy.h>
 #include <tessera/shard/global_slice.h>
 #include <tessera/shard/state_broadcast.h>
 
@@ -17,6 +18,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "fsdp/gather_schedule.h"
 #include "fsdp/rank_sources.h"
 
 namespace tessera::fsdp {
@@ -80,6 +82,22 @@ void ModelParts::prepare_whole_tensors(const FsdpOptions& options) {
   if (ranks_.replicas) broadcast_all(*ranks_.replicas, whole, 0);
 }
 
+FlatSourcesSpec ModelParts::spec_of_sources(const std::vector<UnitPlan>& plans, const FsdpOptions& options,
+                                            std::size_t buffer_bytes) const {
+  FlatSourcesSpec spec{ranks_.shards, static_cast<int>(plans.size()), buffer_bytes, device_of(plans)};
+  const auto num_ranks = static_cast<std::size_t>(ranks_.shards.size());
+  std::size_t all = 0;
+  for (const UnitPlan& unit : plans) {
+    const std::size_t part = flat_bytes(unit, c10::ScalarType::Undefined) / num_ranks + 128;
+    spec.part_bytes += part;
+    spec.largest_part_bytes = std::max(spec.largest_part_bytes, part);
+    all += flat_bytes(unit, precision_of(unit.name, options).param_dtype);
+  }
+  const std::size_t num_at_once = 1 + (options.limit_all_gathers() ? 1 : GatherSchedule::kFarAhead);
+  spec.whole_bytes = buffer_bytes > 0 ? std::min(num_at_once, plans.size()) * buffer_bytes : all;
+  return spec;
+}
+
 void ModelParts::make_units(const std::vector<UnitPlan>& plans, const FsdpOptions& options) {
   std::size_t largest = 0;
   std::size_t largest_gradient = 0;
@@ -93,7 +111,7 @@ void ModelParts::make_units(const std::vector<UnitPlan>& plans, const FsdpOption
   const bool one_by_one =
       options.strategy() == ShardingStrategy::kFullShard || options.strategy() == ShardingStrategy::kHybridShard;
   const c10::Device device = device_of(plans);
-  const FlatSourcesSpec spec{ranks_.shards, static_cast<int>(plans.size()), one_by_one ? largest : 0, device};
+  const FlatSourcesSpec spec = spec_of_sources(plans, options, one_by_one ? largest : 0);
   sources_ = options.flat_sources() ? options.flat_sources()(spec)
                                     : std::make_shared<RankSources>(spec, options.shared_copy());
   // Averages live long. In pages of their own they do not fragment the memory of short-lived buffers.

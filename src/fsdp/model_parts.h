@@ -41,6 +41,7 @@ class ModelParts {
   void require_replicated_unchanged() const;
   NamedTensors buffers() const;
 
+  FlatSources& sources() { return *sources_; }
   /// The memory of gathered parameters.
   BufferPool& flat_buffers() { return sources_->buffers(); }
   const BufferPool& flat_buffers() const { return sources_->buffers(); }
@@ -61,6 +62,8 @@ class ModelParts {
 
  private:
   void prepare_whole_tensors(const FsdpOptions& options);
+  FlatSourcesSpec spec_of_sources(const std::vector<UnitPlan>& plans, const FsdpOptions& options,
+                                  std::size_t buffer_bytes) const;
   void make_units(const std::vector<UnitPlan>& plans, const FsdpOptions& options);
   std::vector<StateSlice> slices_elsewhere() const;
   /// Parameters that `inner_` has put on other ranks.

@@ -3,6 +3,7 @@
 #include <tessera/comm/communicator.h>
 #include <tessera/comm/group_memory.h>
 #include <tessera/shard/flat_source.h>
+#include <tessera/shard/gathered_copy.h>
 
 #include <cstdint>
 #include <memory>
@@ -32,7 +33,7 @@ class SharedCopy : public FlatSource {
   SharedCopy(GroupMemory memory, Fences fences, FlatSpec spec, int rank, BufferPool buffers);
   ~SharedCopy() override;
 
-  at::Tensor make_shard() const override;
+  at::Tensor make_shard() override;
   void start(const at::Tensor& shard) override;
   void finish(HollowStorage& flat) override;
   void release(HollowStorage& flat, bool keep_bytes, const std::string& why) override;
@@ -56,37 +57,6 @@ class SharedCopy : public FlatSource {
   bool may_write_ = true;  // all ranks are done with the present number
   bool is_stale_ = true;   // the shard was written since it was last cast into the flat parameter
 };
-
-/// A unit's flat parameter that every rank assembles from the others' parts, in memory of its own.
-class GatheredCopy : public FlatSource {
- public:
-  GatheredCopy(Communicator comm, FlatSpec spec, BufferPool buffers);
-  ~GatheredCopy() override;
-
-  at::Tensor make_shard() const override;
-  void start(const at::Tensor& shard) override;
-  void finish(HollowStorage& flat) override;
-  void release(HollowStorage& flat, bool keep_bytes, const std::string& why) override;
-  void own(HollowStorage& /*flat*/) override {}
-  void before_write() override {}
-
- private:
-  HollowStorage make_arriving() const;
-
-  Communicator comm_;
-  FlatSpec spec_;
-  BufferPool buffers_;
-  Work gather_;
-  HollowStorage arriving_;  // the flat parameter, until all parts are there
-  c10::DataPtr kept_;       // bytes for the next time, which nobody may read: they are out of date
-};
-
-/// As host_pages(); if memory is counted, the error also says what it is used for.
-std::shared_ptr<void> own_pages(std::size_t num_bytes);
-
-/// A pool of memory that the group transfers with the fewest copies, if the group has an allocator; else of the large
-/// blocks that tensors use as well. `buffer_bytes`: as BufferPool takes it.
-BufferPool make_flat_buffers(const Communicator& comm, std::size_t buffer_bytes, c10::Device device);
 
 /// Flat parameters that lie with the ranks themselves: all as SharedCopy if the ranks share memory, else all as
 /// GatheredCopy.

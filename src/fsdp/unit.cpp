@@ -240,7 +240,13 @@ void Unit::require_sealed() {
 at::Tensor Unit::whole_values() const {
   const at::NoGradGuard no_grad;
   at::Tensor flat = at::empty({layout_.num_elements()}, at::TensorOptions(dtype_).device(device_));
-  ranks_.shards.all_gather_into(flat, is_written_ ? my_part() : shard_.detach(), partition_.sizes());
+  if (is_written_) {
+    ranks_.shards.all_gather_into(flat, my_part(), partition_.sizes());
+    return flat;
+  }
+  source_->before_read();
+  ranks_.shards.all_gather_into(flat, shard_.detach(), partition_.sizes());
+  source_->after_read();
   return flat;
 }
 

@@ -62,7 +62,9 @@ class Unit {
   UnitState state() const { return state_; }
   bool is_trained() const { return is_trained_; }
   /// There is only one part, and its dtype is that of the computation: the flat parameter is the shard.
-  bool is_whole() const { return partition_.num_parts() == 1 && compute_dtype_ == dtype_; }
+  bool is_whole() const {
+    return partition_.num_parts() == 1 && compute_dtype_ == dtype_ && source_->is_whole_itself();
+  }
   const FlatLayout& layout() const { return layout_; }
   const Partition& partition() const { return partition_; }
   const UnitRanks& ranks() const { return ranks_; }
@@ -87,6 +89,8 @@ class Unit {
   /// Releases the bytes, or keeps them aside until the unit is gathered again. Waits for a gather under way. Does
   /// nothing for a unit in shards.
   void release(bool keep_bytes);
+  /// They will probably be used soon.
+  void expect() { source_->expect(); }
   /// A kernel is about to use the parameters.
   void note_use() { stream_uses_.note(); }
   /// Called before the shard is written to. Blocks: until no rank reads the memory that would change.

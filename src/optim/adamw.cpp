@@ -1,5 +1,6 @@
 #include <tessera/core/error.h>
 #include <tessera/optim/adamw.h>
+#include <tessera/shard/trained_memory.h>
 
 #include <ATen/ATen.h>
 #include <ATen/core/Tensor.h>
@@ -36,6 +37,8 @@ class FusedBatch {
   /// Creates the tensors that `state` lacks. Requires: gradient and parameter are dense, of one dtype and device.
   void add(const at::Tensor& parameter, const at::Tensor& gradient, torch::optim::AdamWParamState& state,
            const Step& step, bool amsgrad);
+  /// Elements of one that lies elsewhere, and of what is kept for it there.
+  void add(const shard::TrainedMemory::Piece& piece, const Step& step);
   /// With `found`: nothing changes if its first number is 1.
   void run(const torch::optim::AdamWOptions& options, const LateNumbers* found);
 
@@ -100,6 +103,15 @@ void FusedBatch::add(const at::Tensor& parameter, const at::Tensor& gradient, to
   steps_.push_back(step_tensor(step, parameter.device()));
 }
 
+void FusedBatch::add(const shard::TrainedMemory::Piece& piece, const Step& step) {
+  parameters_.push_back(piece.parameter);
+  gradients_.push_back(piece.gradient);
+  averages_.push_back(piece.states[0]);
+  squares_.push_back(piece.states[1]);
+  if (piece.states.size() > 2) greatest_squares_.push_back(piece.states[2]);
+  steps_.push_back(step_tensor(step, piece.parameter.device()));
+}
+
 const at::Tensor& FusedBatch::step_tensor(const Step& step, const at::Device& device) {
   at::Tensor& tensor = step_tensors_[step];
   if (tensor.defined()) return tensor;
@@ -123,8 +135,9 @@ void FusedBatch::run(const torch::optim::AdamWOptions& options, const LateNumber
 // Note [Where a vector ends]
 // The kernel processes full vector registers and then the remaining elements one by one, and the two round differently.
 // So an element's bits depend on where vectors end: at the end of its tensor and, with several threads, at the end of
-// each thread's piece. Parameters are passed whole, never in pieces. Code that cuts parameters and needs the bits of
-// the whole must cut at multiples of a vector and keep the number of threads.
+// each thread's piece. Code that cuts parameters and needs the bits of the whole must cut at multiples of a vector and
+// keep the number of threads. What is kept elsewhere comes in pieces that are cut so; threads cut at multiples of a
+// cache line, so their number does not matter there.
 
 namespace tessera::optim {
 namespace {
@@ -210,6 +223,29 @@ void AdamW::check_parameters() const {
   }
 }
 
+/// The parameters of a group that one memory keeps elsewhere.
+struct AdamW::KeptElsewhere {
+  std::vector<at::Tensor> parameters;
+  std::vector<FusedBatch::Step> steps;
+
+  void run(shard::TrainedMemory& memory, const AdamWOptions& options, const LateNumbers* found) const {
+    memory.step(parameters, num_states(options), [&](const shard::TrainedMemory::Piece& piece) {
+      FusedBatch batch;
+      batch.add(piece, steps[piece.index]);
+      batch.run(options, found);
+    });
+  }
+  static std::size_t num_states(const AdamWOptions& options) { return options.amsgrad() ? 3 : 2; }
+  void add(shard::TrainedMemory& memory, const at::Tensor& parameter, AdamWParamState& state,
+           const AdamWOptions& options, const FusedBatch::Step& step) {
+    state.exp_avg(memory.keep_state(parameter, 0, state.exp_avg()));
+    state.exp_avg_sq(memory.keep_state(parameter, 1, state.exp_avg_sq()));
+    if (options.amsgrad()) state.max_exp_avg_sq(memory.keep_state(parameter, 2, state.max_exp_avg_sq()));
+    parameters.push_back(parameter);
+    steps.push_back(step);
+  }
+};
+
 void AdamW::step_all(const LateNumbers* found) {
   const at::NoGradGuard no_grad;
   check_parameters();  // before any is changed
@@ -217,6 +253,7 @@ void AdamW::step_all(const LateNumbers* found) {
   for (const auto& group : param_groups_) {
     const AdamWOptions& options = options_of(group);
     std::map<Place, FusedBatch> batches;
+    std::map<std::shared_ptr<shard::TrainedMemory>, KeptElsewhere> elsewhere;
     std::unordered_set<const void*> seen;
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
@@ -231,8 +268,13 @@ void AdamW::step_all(const LateNumbers* found) {
         step.number += made->second;
         step.undecided.insert(step.undecided.end(), static_cast<std::size_t>(made->second), &earlier.found);
       }
-      batches[place_of(parameter)].add(parameter, parameter.grad(), state, step, options.amsgrad());
+      if (const auto memory = shard::trained_memory_of(parameter)) {
+        elsewhere[memory].add(*memory, parameter, state, options, step);
+      } else {
+        batches[place_of(parameter)].add(parameter, parameter.grad(), state, step, options.amsgrad());
+      }
     }
+    for (auto& [memory, kept] : elsewhere) kept.run(*memory, options, found);
     for (auto& [place, batch] : batches) batch.run(options, found);
   }
   if (found) {

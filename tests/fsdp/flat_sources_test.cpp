@@ -31,7 +31,7 @@ class FileSource : public FlatSource {
         shard_(at::zeros({spec_.partition.of(ranks_.rank()).size},
                          at::TensorOptions(spec_.shard_dtype).device(spec_.device))) {}
 
-  at::Tensor make_shard() const override { return shard_; }
+  at::Tensor make_shard() override { return shard_; }
   void start(const at::Tensor& /*shard*/) override {
     whole_.emplace(spec_.partition.num_elements(), spec_.compute_dtype, spec_.device, "it is on its way");
     whole_->give(buffers_.lend(static_cast<std::size_t>(whole_->num_bytes())));

@@ -23,6 +23,8 @@ using AdamWOptions = torch::optim::AdamWOptions;
 /// that `torch::save` writes: each of the two optimizers loads what the other one saved. The arithmetic is the same
 /// too, except for rounding. One difference: a parameter that a group lists twice (tied weights) is stepped once.
 ///
+/// Parameters that a sharded model keeps in files (OffloadOptions) are stepped there, piece by piece; what `state()`
+/// holds for them may have no bytes.
 /// Refused with ConfigError: complex parameters, gradients that are sparse or of another dtype or shape than their
 /// parameter, states of another shape.
 /// The same bits for the same number of threads; see Note [Where a vector ends] in adamw.cpp.
@@ -52,6 +54,8 @@ class AdamW : public torch::optim::Optimizer {
     LateNumbers found;
     Times times;
   };
+
+  struct KeptElsewhere;
 
   void check_parameters() const;
   void step_all(const LateNumbers* found);

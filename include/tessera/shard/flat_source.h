@@ -32,8 +32,12 @@ class FlatSource {
  public:
   virtual ~FlatSource() = default;
 
-  /// Memory for this rank's part, which an optimizer will write; uninitialised.
-  virtual at::Tensor make_shard() const = 0;
+  /// Memory for this rank's part, which an optimizer will write; uninitialised. It has bytes until after_write().
+  virtual at::Tensor make_shard() = 0;
+  /// Where one rank holds all of the flat parameter, the shard serves as that too, and the source is not asked again.
+  virtual bool is_whole_itself() const { return true; }
+  /// The flat parameter will probably be used soon: its part may be brought near. Not collective.
+  virtual void expect() {}
   /// Starts to transfer the parts of all ranks. Collective.
   virtual void start(const at::Tensor& shard) = 0;
   /// Waits for all parts and gives them to `flat`. Not before this call, since other threads may read `flat` too.
@@ -46,6 +50,9 @@ class FlatSource {
   virtual void before_write() = 0;
   /// All or a part of the shard was written: an operator has ended, or a load.
   virtual void after_write() {}
+  /// Called before the shard's values are read other than by start(), and behind it. Blocks: until they are there.
+  virtual void before_read() {}
+  virtual void after_read() {}
 };
 
 /// The sources of all flat parameters of a model.
@@ -57,6 +64,12 @@ class FlatSources {
   virtual std::unique_ptr<FlatSource> make(const FlatSpec& spec) = 0;
   /// The memory of flat parameters while they are used. Its figures are those that the model reports.
   virtual BufferPool& buffers() = 0;
+  /// Of how many flat parameters that come next expect() is to be called.
+  virtual std::size_t num_expected() const { return 0; }
+  /// For sources that write to shards without an operator, as an optimizer's step through TrainedMemory does: they call
+  /// `begin` before, which may throw, and `end` when it is over.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): others keep them
+  virtual void on_writes(std::function<void()> /*begin*/, std::function<void()> /*end*/) {}
 };
 
 /// Describes the sources that a model needs.
@@ -65,6 +78,10 @@ struct FlatSourcesSpec {
   int num_flat_parameters;   ///< that will be asked for
   std::size_t buffer_bytes;  ///< as BufferPool takes it: of the largest one, or 0 when all are there at once
   c10::Device device;        ///< of the parameters
+  // Not exact, but never less than what is needed:
+  std::size_t whole_bytes = 0;         ///< of flat parameters that are whole at a time: those in use and the next ones
+  std::size_t part_bytes = 0;          ///< of this rank's parts
+  std::size_t largest_part_bytes = 0;  ///< of one of them
 };
 
 /// Collective: over the ranks.

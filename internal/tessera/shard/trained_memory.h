@@ -1,0 +1,53 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace tessera::shard {
+
+/// Keeps trained tensors, and what an optimizer remembers of them, where no kernel reaches them, and brings them piece
+/// by piece while the optimizer steps. Who keeps such memory implements it, optimizers that know it ask for it.
+/// Thread-safety: used by the thread that trains.
+class TrainedMemory {
+ public:
+  /// Some elements of a trained tensor and what goes with them, one-dimensional and on one device. They begin at a
+  /// boundary of a vector (64 bytes), and so do the next ones.
+  struct Piece {
+    std::size_t index;  ///< of the tensor, among those that are stepped
+    at::Tensor parameter;
+    at::Tensor gradient;
+    std::vector<at::Tensor> states;
+  };
+
+  virtual ~TrainedMemory() = default;
+
+  /// What stands in the optimizer for one of the tensors that it keeps for `trained`. It may have no bytes. The values
+  /// are those of `state`, zeros if that is undefined; returns `state` itself if it stands for them already.
+  virtual at::Tensor keep_state(const at::Tensor& trained, std::size_t which, const at::Tensor& state) = 0;
+  /// Calls `update` for all pieces of these tensors, which it changes in place; they are gone when it returns.
+  /// Throws StorageError; then a part of the tensors was stepped, and all that is asked of this memory throws.
+  /// Requires: keep_state() for `num_states` states of each; a dense gradient in memory.
+  virtual void step(const std::vector<at::Tensor>& trained, std::size_t num_states,
+                    const std::function<void(const Piece& piece)>& update) = 0;
+};
+
+/// As long as it lives, trained_memory_of() finds `memory` for tensors in the storage of `shard`.
+class TrainedMemoryNote {
+ public:
+  TrainedMemoryNote(const at::Tensor& shard, std::weak_ptr<TrainedMemory> memory);
+  ~TrainedMemoryNote();
+  TrainedMemoryNote(const TrainedMemoryNote&) = delete;
+  TrainedMemoryNote& operator=(const TrainedMemoryNote&) = delete;
+
+ private:
+  at::Tensor shard_;
+};
+
+/// Null for a tensor in ordinary memory.
+std::shared_ptr<TrainedMemory> trained_memory_of(const at::Tensor& trained);
+
+}  // namespace tessera::shard
