@@ -37,6 +37,7 @@
 #include <tessera/observe/observer.h>
 #include <tessera/observe/tracer.h>
 #include <tessera/observe/transfer_line.h>
+#include <tessera/offload/offload.h>
 #include <tessera/optim/adamw.h>
 #include <tessera/optim/autocast.h>
 #include <tessera/optim/clip_grad_norm.h>

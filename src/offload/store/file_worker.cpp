@@ -188,16 +188,16 @@ void FileWorker::begin(const std::shared_ptr<Chunk>& chunk) {
   if (transfer.writes) {
     chunk->checksum = checksum_of(chunk->memory.first(chunk->num_bytes));
   } else {
-    const ChunkSum known = [&] {
+    const auto [known, write_error] = [&] {
       const std::lock_guard lock(mutex_);
-      return transfer.block->chunks[chunk->index];
+      return std::pair(transfer.block->chunks[chunk->index], transfer.block->write_error);
     }();
     chunk->checksum = known.checksum;
     if (known.is == ChunkSum::Is::kZero) {
       std::memset(chunk->memory.data(), 0, chunk->num_bytes);
       return finish(*chunk, nullptr);
     }
-    if (known.is == ChunkSum::Is::kLost) return finish(*chunk, fault_of(*chunk, "a write of these bytes has failed"));
+    if (known.is == ChunkSum::Is::kLost) return finish(*chunk, write_error);
   }
   std::uint64_t offset = place_of(*chunk);
   std::vector<std::unique_ptr<Request>> requests;
@@ -281,21 +281,22 @@ void FileWorker::end(const std::shared_ptr<Chunk>& chunk) {
   }
   if (is_good) return finish(*chunk, nullptr);
   if (is_repeated) return begin(chunk);
-  finish(*chunk, fault_of(*chunk, failed ? nullptr : "what was read is not what was written"));
+  finish(*chunk, fault_of(*chunk, /*is_damaged=*/!failed));
 }
 
-std::exception_ptr FileWorker::fault_of(const Chunk& chunk, const char* damage) const {
+std::exception_ptr FileWorker::fault_of(const Chunk& chunk, bool is_damaged) const {
   const TransferState& transfer = *chunk.transfer;
   const SwapFiles::Place place = files_.place_of(place_of(chunk), chunk.num_bytes);
   const std::string where = "(its swap file, bytes " + std::to_string(place.offset) + " to " +
                             std::to_string(place.offset + chunk.num_bytes) + ", " + transfer.block->what + ")";
-  if (!damage) {
+  if (!is_damaged) {
     return std::make_exception_ptr(disk::disk_error(
         files_.folder(chunk.failed_file), (transfer.writes ? "cannot be written " : "cannot be read ") + where,
         chunk.error, 0, "offload less"));
   }
   return std::make_exception_ptr(StorageError(files_.folder(place.file).string() + " cannot be trusted " + where +
-                                              ": " + damage + ". Use another disk, and go on from a checkpoint"));
+                                              ": what was read is not what was written. Use another disk, and go on "
+                                              "from a checkpoint"));
 }
 
 void FileWorker::finish(const Chunk& chunk, std::exception_ptr error) {
@@ -306,6 +307,7 @@ void FileWorker::finish(const Chunk& chunk, std::exception_ptr error) {
     if (transfer.writes) {
       using Is = ChunkSum::Is;
       transfer.block->chunks[chunk.index] = {error ? Is::kLost : Is::kWritten, chunk.checksum};
+      if (error) transfer.block->write_error = error;
     }
     if (error && !transfer.error) transfer.error = std::move(error);
     if (--transfer.num_chunks_left > 0) return;

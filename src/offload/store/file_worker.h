@@ -38,6 +38,7 @@ struct BlockState {
   std::string what;
   // Guarded by the worker's mutex:
   std::vector<ChunkSum> chunks;
+  std::exception_ptr write_error;  // of a chunk that is lost
   std::list<TransferState*> under_way;
 };
 
@@ -103,7 +104,7 @@ class FileWorker : public std::enable_shared_from_this<FileWorker> {
   void complete(std::unique_ptr<Request> request, int result);
   void end(const std::shared_ptr<Chunk>& chunk);
   bool holds_what_was_written(const Chunk& chunk) const;
-  std::exception_ptr fault_of(const Chunk& chunk, const char* damage) const;
+  std::exception_ptr fault_of(const Chunk& chunk, bool is_damaged) const;
   void finish(const Chunk& chunk, std::exception_ptr error);
   std::uint64_t place_of(const Chunk& chunk) const;
 
