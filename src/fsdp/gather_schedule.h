@@ -75,7 +75,7 @@ class GatherSchedule {
   static constexpr std::size_t kFarAhead = 4;
 
   /// Requires: `units` and `path` outlive it.
-  /// `num_expected`: how many units that come next are told so.
+  /// `num_expected`: of how many units that come next expect() is called.
   GatherSchedule(const std::vector<std::unique_ptr<Unit>>& units, const FsdpOptions& options, SamePath& path,
                  std::size_t num_expected);
 

@@ -343,6 +343,12 @@ std::vector<TensorSlice> Unit::slices() const {
 }
 
 void Unit::train_slices() {
+  if (source_->keeps_gradient()) {
+    throw ConfigError("the gradients of " + label_of(name_) +
+                      " are kept in a file for the whole unit, and are asked for by parameter (rank " +
+                      std::to_string(ranks_.shards.world_rank()) +
+                      "): keep gradients in memory, or leave out use_orig_params and reproducible");
+  }
   trained_slices_ = slices();
   for (TensorSlice& slice : trained_slices_) slice.values.set_requires_grad(is_trained_);
   had_.assign(parameters_.size(), false);
@@ -412,7 +418,7 @@ void Unit::finish_reduce() {
   if (ranks_.replicas) ranks_.replicas->all_reduce(reduced_, ReduceOp::kAvg);
   if (!keeps_gradient_dtype_) reduced_ = reduced_.to(dtype_);
   if (trained_slices_.empty()) {
-    add_to_gradient(shard_, reduced_);
+    take_average(reduced_);
   } else if (averaged_.defined()) {
     averaged_.add_(reduced_);
   } else {
@@ -423,10 +429,18 @@ void Unit::finish_reduce() {
   for (std::size_t i = 0; i < had_.size(); ++i) had_[i] = had_[i] || came_[i];
 }
 
+void Unit::take_average(const at::Tensor& average) {
+  if (source_->keeps_gradient()) {
+    shard_.mutable_grad() = source_->keep_gradient(shard_, average);
+  } else {
+    add_to_gradient(shard_, average);
+  }
+}
+
 void Unit::give_gradient(const at::Tensor& average) {
   const at::NoGradGuard no_grad;
   if (trained_slices_.empty()) {
-    add_to_gradient(shard_, average);
+    take_average(average);
     return;
   }
   averaged_ = average;

@@ -159,6 +159,7 @@ class Unit {
  private:
   void clear_gaps(const at::Tensor& flat) const;
   at::Tensor memory_for_average();
+  void take_average(const at::Tensor& average);
   at::Tensor my_part() const { return storage_.flat().narrow(0, mine_.start, mine_.size); }
   void give_whole();
   void adopt_values(bool init_sync);

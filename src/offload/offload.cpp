@@ -33,9 +33,11 @@ namespace {
 /// A shard in a file, which the optimizer's step finds there.
 class SteppedFileSource : public offload::FileSource {
  public:
-  SteppedFileSource(std::shared_ptr<OffloadMemory> memory, std::shared_ptr<Places> places, const Communicator& comm,
-                    const FlatSpec& spec, BufferPool buffers)
-      : FileSource(std::move(places), comm, spec, std::move(buffers)), memory_(std::move(memory)) {}
+  SteppedFileSource(std::shared_ptr<OffloadMemory> memory, const std::shared_ptr<Places>& places,
+                    const Communicator& comm, const FlatSpec& spec, BufferPool buffers)
+      : FileSource(places, comm, spec, std::move(buffers)),
+        memory_(std::move(memory)),
+        gradients_in_files_(places->options.gradients() == Tier::kFile) {}
   ~SteppedFileSource() override { memory_->forget(shard().flat()); }
 
   at::Tensor make_shard() override {
@@ -43,9 +45,14 @@ class SteppedFileSource : public offload::FileSource {
     memory_->keep(made, this, spec().name);
     return made;
   }
+  bool keeps_gradient() const override { return gradients_in_files_; }
+  at::Tensor keep_gradient(const at::Tensor& shard, const at::Tensor& average) override {
+    return memory_->keep_gradient(shard, average);
+  }
 
  private:
   std::shared_ptr<OffloadMemory> memory_;
+  bool gradients_in_files_;
 };
 
 /// A shard in host memory.
@@ -72,6 +79,10 @@ class HostSource : public GatheredCopy {
   void start(const at::Tensor& shard) override {
     places_->require_whole();
     GatheredCopy::start(shard);
+  }
+  bool keeps_gradient() const override { return places_->options.gradients() == Tier::kFile; }
+  at::Tensor keep_gradient(const at::Tensor& shard, const at::Tensor& average) override {
+    return memory_->keep_gradient(shard, average);
   }
 
  private:
@@ -150,8 +161,8 @@ void require_room(const OffloadOptions& options, const FlatSourcesSpec& spec) {
   check(spec.whole_bytes, options.device_parameter_bytes(), "what is whole at a time of the parameters",
         "device_parameter_bytes", "raise it, or use smaller units (FsdpOptions::max_unit_bytes, a wrap policy)");
   // A part in use and one that is read ahead, or pieces of a step: one that is stepped and one that is written.
-  constexpr std::size_t kLanes = 4;  // a parameter and three states of AdamW with amsgrad
-  const std::size_t of_step = options.uses_files() ? 2 * kLanes * offload::PieceStream::kLaneBytes : 0;
+  constexpr std::size_t kTensors = 5;  // a parameter, its gradient and three states of AdamW with amsgrad
+  const std::size_t of_step = options.uses_files() ? 2 * kTensors * offload::PieceStream::kTensorBytes : 0;
   if (options.parameters() == Tier::kFile) {
     check(std::max(2 * spec.largest_part_bytes, of_step), options.host_bytes(),
           "host memory for what is on its way from and to files", "host_bytes", "raise it, or use smaller units");
@@ -165,15 +176,11 @@ void require_room(const OffloadOptions& options, const FlatSourcesSpec& spec) {
   throw ConfigError(text);
 }
 
-void require_known(const OffloadOptions& options, const FlatSourcesSpec& spec) {
+void require_cpu(const FlatSourcesSpec& spec) {
   if (!spec.device.is_cpu()) {
     throw ConfigError("offload keeps parts of models that train on the CPU, and this one is on " + spec.device.str() +
                       " (rank " + std::to_string(spec.ranks.world_rank()) +
                       "): shard it without offload, as devices are not supported yet");
-  }
-  if (options.gradients() == Tier::kFile) {
-    throw ConfigError("gradients cannot lie in files yet (rank " + std::to_string(spec.ranks.world_rank()) +
-                      "): set OffloadOptions::gradients to host");
   }
 }
 
@@ -196,7 +203,7 @@ MakeFlatSources Offload::sources() const {
       throw ConfigError("this tessera::Offload keeps another model already (rank " +
                         std::to_string(spec.ranks.world_rank()) + "): make one for each model");
     }
-    require_known(state->places->options, spec);
+    require_cpu(spec);
     require_room(state->places->options, spec);
     return std::make_shared<OffloadSources>(state->places, state->memory, spec);
   };

@@ -9,24 +9,25 @@
 #include <exception>
 #include <utility>
 
-#include "offload/piece_stream.h"
-
 namespace tessera::offload {
 namespace {
 
 const c10::StorageImpl* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
 
-/// Of the tensors that are stepped, those that lie in one shard.
-struct Stepped {
-  std::size_t index;
-  std::int64_t first;
-  std::int64_t end;
-};
+std::int64_t place_in(const at::Tensor& shard, const at::Tensor& trained) {
+  return trained.storage_offset() - shard.storage_offset();
+}
 
 }  // namespace
 
 void OffloadMemory::keep(const at::Tensor& shard, FileSource* source, std::string name) {
-  auto kept = std::make_unique<Shard>(Shard{shard, source, std::move(name), nullptr, {}});
+  auto kept = std::make_unique<Shard>(Shard{.tensor = shard,
+                                            .source = source,
+                                            .name = std::move(name),
+                                            .note = nullptr,
+                                            .states = {},
+                                            .gradient = nullptr,
+                                            .factors = {}});
   kept->note = std::make_unique<shard::TrainedMemoryNote>(shard, weak_from_this());
   shards_.push_back(std::move(kept));
 }
@@ -49,72 +50,151 @@ bool OffloadMemory::drop_one_copy() {
   return oldest && oldest->drop_copy();
 }
 
-OffloadMemory::Shard& OffloadMemory::shard_of(const at::Tensor& trained) {
+OffloadMemory::Shard* OffloadMemory::find(const at::Tensor& trained) const {
   const auto found =
       std::ranges::find_if(shards_, [&](const auto& one) { return storage_of(one->tensor) == storage_of(trained); });
-  if (found == shards_.end()) throw InternalError("offload: a tensor is to be stepped that is not kept here");
-  return **found;
+  return found == shards_.end() ? nullptr : found->get();
 }
+
+OffloadMemory::Shard& OffloadMemory::shard_of(const at::Tensor& trained) const {
+  if (Shard* const found = find(trained)) return *found;
+  throw InternalError("offload: a tensor is to be stepped that is not kept here");
+}
+
+// ---- what is kept ---------------------------------------------------------------------------------------------------
 
 at::Tensor OffloadMemory::keep_state(const at::Tensor& trained, std::size_t which, const at::Tensor& state) {
   places_->require_whole();
   Shard& shard = shard_of(trained);
+  const std::string what = "the optimizer state of " + shard.name;
   while (shard.states.size() <= which) {
-    shard.states.push_back(std::make_unique<KeptState>(places_, shard.tensor.numel(), shard.tensor.scalar_type(),
-                                                       "the optimizer state of " + shard.name));
+    shard.states.push_back(std::make_unique<KeptTensor>(
+        places_, places_->options.states(), Kind::kStates, shard.tensor.numel(), shard.tensor.scalar_type(), what,
+        what + " lies in a file (OffloadOptions::states), where only the step of tessera::optim::AdamW reads it"));
   }
-  KeptState& kept = *shard.states[which];
+  KeptTensor& kept = *shard.states[which];
   if (state.defined() && kept.holds(state)) return state;
-  const std::int64_t first = trained.storage_offset() - shard.tensor.storage_offset();
+  const std::int64_t first = place_in(shard.tensor, trained);
   if (state.defined()) kept.set_values(first, state);
   return kept.stand_in(first, trained.sizes());
+}
+
+at::Tensor OffloadMemory::keep_gradient(const at::Tensor& tensor, const at::Tensor& average) {
+  places_->require_whole();
+  Shard& shard = shard_of(tensor);
+  const std::string what = "the gradients of " + shard.name;
+  if (!shard.gradient) {
+    shard.gradient = std::make_unique<KeptTensor>(
+        places_, Tier::kFile, Kind::kGradients, tensor.numel(), average.scalar_type(), what,
+        what +
+            " lie in a file (OffloadOptions::gradients), where tessera::clip_grad_norm and the step of "
+            "tessera::optim::AdamW read them. For anything else keep gradients in host memory");
+  }
+  const bool adds = tensor.grad().defined() && shard.gradient->holds(tensor.grad());
+  if (adds && !shard.factors.empty()) {
+    throw ConfigError("gradients of " + shard.name +
+                      " are to be added to those that clip_grad_norm() has scaled: step "
+                      "the optimizer, or clear them, before the next backward");
+  }
+  shard.factors.clear();
+  shard.gradient->set_values(0, average, adds);
+  return shard.gradient->stand_in(0, tensor.sizes());
+}
+
+bool OffloadMemory::keeps_gradient(const at::Tensor& trained) const {
+  const Shard* const shard = find(trained);
+  return shard && shard->gradient && trained.grad().defined() && shard->gradient->holds(trained.grad());
+}
+
+void OffloadMemory::scale_gradient(const at::Tensor& trained, double factor) {
+  shard_of(trained).factors.push_back(factor);
+}
+
+// ---- pieces ---------------------------------------------------------------------------------------------------------
+
+std::vector<OffloadMemory::Part> OffloadMemory::parts_in(const Shard& shard, const std::vector<at::Tensor>& trained) {
+  std::vector<Part> parts;
+  for (std::size_t index = 0; index < trained.size(); ++index) {
+    if (storage_of(trained[index]) != storage_of(shard.tensor) || trained[index].numel() == 0) continue;
+    const std::int64_t first = place_in(shard.tensor, trained[index]);
+    parts.push_back({index, first, first + trained[index].numel()});
+  }
+  return parts;
+}
+
+StreamedTensor OffloadMemory::values_of(const Shard& shard) const {
+  const at::ScalarType dtype = shard.tensor.scalar_type();
+  if (shard.source) return {&shard.source->block(), {}, dtype};
+  return {nullptr, shard.tensor.detach(), dtype};
+}
+
+StreamedTensor OffloadMemory::gradient_of(const Shard& shard) const {
+  StreamedTensor gradient = shard.gradient->streamed();
+  gradient.is_changed = false;
+  return gradient;
+}
+
+void OffloadMemory::add_pieces(const Shard& shard, const std::vector<Part>& parts, std::vector<StreamedTensor> tensors,
+                               std::size_t index, std::vector<StreamedPiece>& pieces) const {
+  const bool is_in_files = std::ranges::any_of(tensors, [](const StreamedTensor& one) { return one.block != nullptr; });
+  const std::int64_t all = shard.tensor.numel();
+  const auto most =
+      is_in_files ? static_cast<std::int64_t>(PieceStream::kTensorBytes / c10::elementSize(shard.tensor.scalar_type()))
+                  : all;
+  for (std::int64_t first = 0; first < all; first += most) {
+    const std::int64_t size = std::min(most, all - first);
+    const bool is_used =
+        std::ranges::any_of(parts, [&](const Part& one) { return one.first < first + size && first < one.end; });
+    if (is_used) pieces.push_back({tensors, first, size, "the step of " + shard.name, index});
+  }
+}
+
+void OffloadMemory::read_gradients(const std::vector<at::Tensor>& trained,
+                                   const std::function<void(const at::Tensor& piece)>& read) {
+  places_->require_whole();
+  std::vector<StreamedPiece> pieces;
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    const std::vector<Part> parts = parts_in(*shards_[i], trained);
+    if (!parts.empty()) add_pieces(*shards_[i], parts, {gradient_of(*shards_[i])}, i, pieces);
+  }
+  PieceStream(*places_).run(pieces, [&](const StreamedPiece& piece, const std::vector<at::Tensor>& tensors) {
+    for (const double factor : shards_[piece.index]->factors) tensors[0].mul_(factor);
+    read(tensors[0]);
+  });
 }
 
 void OffloadMemory::step(const std::vector<at::Tensor>& trained, std::size_t num_states,
                          const std::function<void(const Piece& piece)>& update) {
   places_->require_whole();
   if (begin_write_) begin_write_();
-  std::vector<LanePiece> pieces;
-  std::vector<std::vector<Stepped>> stepped(shards_.size());
+  std::vector<StreamedPiece> pieces;
+  std::vector<std::vector<Part>> parts;
   for (std::size_t i = 0; i < shards_.size(); ++i) {
     Shard& shard = *shards_[i];
-    for (std::size_t index = 0; index < trained.size(); ++index) {
-      if (storage_of(trained[index]) != storage_of(shard.tensor) || trained[index].numel() == 0) continue;
-      const std::int64_t first = trained[index].storage_offset() - shard.tensor.storage_offset();
-      stepped[i].push_back({index, first, first + trained[index].numel()});
-    }
-    if (stepped[i].empty()) continue;
+    parts.push_back(parts_in(shard, trained));
+    if (parts.back().empty()) continue;
     if (shard.source) shard.source->prepare_step();
-    const at::ScalarType dtype = shard.tensor.scalar_type();
-    std::vector<Lane> lanes{shard.source ? Lane{&shard.source->block(), {}, dtype}
-                                         : Lane{nullptr, shard.tensor.detach(), dtype}};
-    bool is_in_files = shard.source != nullptr;
-    for (std::size_t which = 0; which < num_states; ++which) {
-      const KeptState& state = *shard.states.at(which);
-      lanes.push_back({state.block(), state.block() ? at::Tensor() : state.flat(), dtype});
-      is_in_files = is_in_files || state.block();
-    }
-    const auto most = is_in_files ? static_cast<std::int64_t>(PieceStream::kLaneBytes / c10::elementSize(dtype))
-                                  : shard.tensor.numel();
-    for (std::int64_t first = 0; first < shard.tensor.numel(); first += most) {
-      const std::int64_t size = std::min(most, shard.tensor.numel() - first);
-      const bool is_used = std::ranges::any_of(
-          stepped[i], [&](const Stepped& one) { return one.first < first + size && first < one.end; });
-      if (is_used) pieces.push_back({lanes, first, size, "the step of " + shard.name, i});
-    }
+    std::vector<StreamedTensor> tensors{values_of(shard)};
+    for (std::size_t which = 0; which < num_states; ++which) tensors.push_back(shard.states.at(which)->streamed());
+    if (keeps_gradient(trained[parts.back().front().index])) tensors.push_back(gradient_of(shard));
+    add_pieces(shard, parts.back(), std::move(tensors), i, pieces);
   }
-  const auto change = [&](const LanePiece& piece, const std::vector<at::Tensor>& lanes) {
-    for (const Stepped& one : stepped[piece.index]) {
+  const auto change = [&](const StreamedPiece& piece, const std::vector<at::Tensor>& tensors) {
+    const bool has_gradient = tensors.size() > num_states + 1;
+    if (has_gradient) {
+      for (const double factor : shards_[piece.index]->factors) tensors.back().mul_(factor);
+    }
+    for (const Part& one : parts[piece.index]) {
       const std::int64_t begin = std::max(one.first, piece.first);
-      const std::int64_t end = std::min(one.end, piece.first + piece.size);
-      if (begin >= end) continue;
+      const std::int64_t size = std::min(one.end, piece.first + piece.size) - begin;
+      if (size <= 0) continue;
+      const auto cut = [&](const at::Tensor& tensor) { return tensor.narrow(0, begin - piece.first, size); };
       Piece part{.index = one.index,
-                 .parameter = lanes[0].narrow(0, begin - piece.first, end - begin),
-                 .gradient = trained[one.index].grad().reshape({-1}).narrow(0, begin - one.first, end - begin),
+                 .parameter = cut(tensors[0]),
+                 .gradient = has_gradient ? cut(tensors.back())
+                                          : trained[one.index].grad().reshape({-1}).narrow(0, begin - one.first, size),
                  .states = {}};
-      for (std::size_t lane = 1; lane < lanes.size(); ++lane) {
-        part.states.push_back(lanes[lane].narrow(0, begin - piece.first, end - begin));
-      }
+      for (std::size_t which = 1; which <= num_states; ++which) part.states.push_back(cut(tensors[which]));
       update(part);
     }
   };

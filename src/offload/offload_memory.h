@@ -12,12 +12,13 @@
 #include <vector>
 
 #include "offload/file_source.h"
-#include "offload/kept_state.h"
+#include "offload/kept_tensor.h"
+#include "offload/piece_stream.h"
 #include "offload/places.h"
 
 namespace tessera::offload {
 
-/// The shards of a model and what an optimizer keeps for them, as one rank has them.
+/// The shards of a model on one rank, with their gradients and what an optimizer keeps for them.
 class OffloadMemory : public shard::TrainedMemory, public std::enable_shared_from_this<OffloadMemory> {
  public:
   explicit OffloadMemory(std::shared_ptr<Places> places) : places_(std::move(places)) {}
@@ -26,11 +27,17 @@ class OffloadMemory : public shard::TrainedMemory, public std::enable_shared_fro
   /// it is in memory. Requires: forget() before the one or the other is gone.
   void keep(const at::Tensor& shard, FileSource* source, std::string name);
   void forget(const at::Tensor& shard);
+  /// Keeps a shard's averaged gradient, or adds it to the one that is kept. Returns what stands for it.
+  at::Tensor keep_gradient(const at::Tensor& shard, const at::Tensor& average);
   void on_writes(std::function<void()> begin, std::function<void()> end);
   /// Frees the copy of a part of the parameters that was not used for longest; returns whether there was one.
   bool drop_one_copy();
 
   at::Tensor keep_state(const at::Tensor& trained, std::size_t which, const at::Tensor& state) override;
+  bool keeps_gradient(const at::Tensor& trained) const override;
+  void read_gradients(const std::vector<at::Tensor>& trained,
+                      const std::function<void(const at::Tensor& piece)>& read) override;
+  void scale_gradient(const at::Tensor& trained, double factor) override;
   void step(const std::vector<at::Tensor>& trained, std::size_t num_states,
             const std::function<void(const Piece& piece)>& update) override;
 
@@ -40,9 +47,23 @@ class OffloadMemory : public shard::TrainedMemory, public std::enable_shared_fro
     FileSource* source;  // null: the tensor has its bytes
     std::string name;
     std::unique_ptr<shard::TrainedMemoryNote> note;
-    std::vector<std::unique_ptr<KeptState>> states;
+    std::vector<std::unique_ptr<KeptTensor>> states;
+    std::unique_ptr<KeptTensor> gradient;  // null: gradients are ordinary tensors
+    std::vector<double> factors;           // by which the gradient is to be multiplied, one after another
   };
-  Shard& shard_of(const at::Tensor& trained);
+  /// Where a trained tensor lies in a shard.
+  struct Part {
+    std::size_t index;  // among the tensors that are asked for
+    std::int64_t first;
+    std::int64_t end;
+  };
+  Shard* find(const at::Tensor& trained) const;
+  Shard& shard_of(const at::Tensor& trained) const;
+  static std::vector<Part> parts_in(const Shard& shard, const std::vector<at::Tensor>& trained);
+  StreamedTensor gradient_of(const Shard& shard) const;
+  StreamedTensor values_of(const Shard& shard) const;
+  void add_pieces(const Shard& shard, const std::vector<Part>& parts, std::vector<StreamedTensor> tensors,
+                  std::size_t index, std::vector<StreamedPiece>& pieces) const;
 
   std::shared_ptr<Places> places_;
   std::vector<std::unique_ptr<Shard>> shards_;

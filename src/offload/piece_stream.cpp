@@ -8,20 +8,13 @@ namespace {
 
 constexpr std::size_t kMostAhead = 3;  // pieces that are read while one is changed
 
-std::size_t bytes_of_lane(const LanePiece& piece, const Lane& lane) {
-  return static_cast<std::size_t>(piece.size) * c10::elementSize(lane.dtype);
-}
-
-std::uint64_t offset_of_lane(const LanePiece& piece, const Lane& lane) {
-  return static_cast<std::uint64_t>(piece.first) * c10::elementSize(lane.dtype);
-}
-
 }  // namespace
 
-void PieceStream::run(const std::vector<LanePiece>& pieces, const Change& change) {
+void PieceStream::run(const std::vector<StreamedPiece>& pieces, const Change& change) {
   std::size_t next = 0;
   const std::size_t most_ahead = places_.options.overlap() ? kMostAhead : 0;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const StreamedPiece& piece = pieces[i];
     if (next == i) read(pieces[next++], /*must=*/true);
     while (next < pieces.size() && next <= i + most_ahead && read(pieces[next], /*must=*/false)) ++next;
     const Flight flight = std::move(flights_.front());
@@ -30,55 +23,54 @@ void PieceStream::run(const std::vector<LanePiece>& pieces, const Change& change
       const Waiting waiting(places_.step_wait_seconds);
       for (const Transfer& one : flight.reads) one.wait();
     }
-    std::vector<at::Tensor> lanes;
-    for (std::size_t lane = 0; lane < pieces[i].lanes.size(); ++lane) {
-      const Lane& of = pieces[i].lanes[lane];
-      lanes.push_back(flight.memory[lane] ? tensor_in(flight.memory[lane], pieces[i].size, of.dtype)
-                                          : of.flat.narrow(0, pieces[i].first, pieces[i].size));
+    std::vector<at::Tensor> tensors;
+    for (std::size_t k = 0; k < piece.tensors.size(); ++k) {
+      const StreamedTensor& of = piece.tensors[k];
+      tensors.push_back(flight.memory[k] ? tensor_in(flight.memory[k], piece.size, of.dtype)
+                                         : of.flat.narrow(0, piece.first, piece.size));
     }
-    change(pieces[i], lanes);
-    lanes.clear();
-    write(pieces[i], flight);
+    change(piece, tensors);
+    tensors.clear();
+    write(piece, flight);
   }
 }
 
-bool PieceStream::read(const LanePiece& piece, bool must) {
-  Flight flight;
-  for (const Lane& lane : piece.lanes) {
-    std::shared_ptr<std::byte> memory;
-    if (lane.block) {
-      const std::size_t num_bytes = bytes_of_lane(piece, lane);
-      memory = places_.memory->try_take(num_bytes, Kind::kBuffers);
-      while (!memory && must && !writing_.empty()) {
-        const Waiting waiting(places_.step_wait_seconds);
-        writing_.front().wait();
-        writing_.pop_front();
-        memory = places_.memory->try_take(num_bytes, Kind::kBuffers);
-      }
-      if (!memory && !must) return false;
-      if (!memory) memory = places_.memory->take(num_bytes, Kind::kBuffers, piece.what);
-    }
-    flight.memory.push_back(std::move(memory));
+std::shared_ptr<std::byte> PieceStream::memory_for(std::size_t num_bytes, bool must, const std::string& what) {
+  auto memory = places_.memory->try_take(num_bytes, Kind::kBuffers);
+  if (memory || !must) return memory;
+  while (!memory && !writing_.empty()) {
+    const Waiting waiting(places_.step_wait_seconds);
+    writing_.front().wait();
+    writing_.pop_front();
+    memory = places_.memory->try_take(num_bytes, Kind::kBuffers);
   }
-  for (std::size_t lane = 0; lane < piece.lanes.size(); ++lane) {
-    const auto& memory = flight.memory[lane];
+  return memory ? memory : places_.memory->take(num_bytes, Kind::kBuffers, what);
+}
+
+bool PieceStream::read(const StreamedPiece& piece, bool must) {
+  Flight flight;
+  for (const StreamedTensor& of : piece.tensors) {
+    flight.memory.push_back(of.block ? memory_for(of.bytes_of(piece.size), must, piece.what) : nullptr);
+    if (of.block && !flight.memory.back()) return false;
+  }
+  for (std::size_t k = 0; k < piece.tensors.size(); ++k) {
+    const StreamedTensor& of = piece.tensors[k];
+    const auto& memory = flight.memory[k];
     if (!memory) continue;
-    const Lane& of = piece.lanes[lane];
-    flight.reads.push_back(places_.files->read(*of.block, offset_of_lane(piece, of),
-                                               std::span(memory.get(), bytes_of_lane(piece, of)), memory));
+    flight.reads.push_back(places_.files->read(*of.block, of.bytes_of(piece.first),
+                                               std::span(memory.get(), of.bytes_of(piece.size)), memory));
   }
   flights_.push_back(std::move(flight));
   return true;
 }
 
-void PieceStream::write(const LanePiece& piece, const Flight& flight) {
-  for (std::size_t lane = 0; lane < piece.lanes.size(); ++lane) {
-    const auto& memory = flight.memory[lane];
-    if (!memory) continue;
-    const Lane& of = piece.lanes[lane];
-    writing_.push_back(places_.files->write(*of.block, offset_of_lane(piece, of),
-                                            std::span<const std::byte>(memory.get(), bytes_of_lane(piece, of)),
-                                            memory));
+void PieceStream::write(const StreamedPiece& piece, const Flight& flight) {
+  for (std::size_t k = 0; k < piece.tensors.size(); ++k) {
+    const StreamedTensor& of = piece.tensors[k];
+    const auto& memory = flight.memory[k];
+    if (!memory || !of.is_changed) continue;
+    writing_.push_back(places_.files->write(*of.block, of.bytes_of(piece.first),
+                                            std::span<const std::byte>(memory.get(), of.bytes_of(piece.size)), memory));
     if (!places_.options.overlap()) writing_.back().wait();
   }
   while (!writing_.empty() && writing_.front().is_done()) {

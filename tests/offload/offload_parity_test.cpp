@@ -26,6 +26,7 @@ struct Case {
   int num_ranks = 2;
   bool use_orig_params = false;
   int num_micro_batches = 1;
+  bool averages_each = false;
   bool amsgrad = false;
   c10::ScalarType param_dtype = c10::ScalarType::Undefined;
 };
@@ -46,6 +47,7 @@ OffloadTraining training_of(const Case& tried) {
   training.num_ranks = tried.num_ranks;
   training.num_steps = kSteps;
   training.num_micro_batches = tried.num_micro_batches;
+  training.averages_each = tried.averages_each;
   training.amsgrad = tried.amsgrad;
   training.fsdp = fsdp_of(tried);
   return training;
@@ -56,31 +58,29 @@ class OffloadParity : public ::testing::TestWithParam<Case> {};
 TEST_P(OffloadParity, HasTheBitsOfATrainingInMemory) {
   const OffloadTraining in_memory = training_of(GetParam());
   const Weights expected = train(in_memory);
-  for (const Tier parameters : {Tier::kHost, Tier::kFile}) {
-    for (const Tier states : {Tier::kHost, Tier::kFile}) {
-      const TemporaryFolder folder;
-      OffloadTraining offloaded = in_memory;
-      offloaded.offload =
-          OffloadOptions().parameters(parameters).states(states).folders({folder.file("a"), folder.file("b")});
-      const auto where = [&] {
-        return std::string(parameters == Tier::kFile ? "parameters in files" : "parameters in host memory") +
-               (states == Tier::kFile ? ", states in files" : ", states in host memory");
-      };
-      expect_same_bits(train(offloaded), expected, where());
-    }
+  for (int tiers = 0; tiers < 8; ++tiers) {
+    const auto tier = [&](int bit) { return (tiers >> bit) % 2 == 0 ? Tier::kHost : Tier::kFile; };
+    if (tier(1) == Tier::kFile && GetParam().use_orig_params) continue;  // refused: see OffloadRefusals
+    const TemporaryFolder folder;
+    OffloadTraining offloaded = in_memory;
+    offloaded.offload = OffloadOptions().parameters(tier(0)).gradients(tier(1)).states(tier(2)).folders(
+        {folder.file("a"), folder.file("b")});
+    expect_same_bits(train(offloaded), expected, "tiers " + std::to_string(tiers));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, OffloadParity,
-                         ::testing::Values(Case{.name = "Alone", .num_ranks = 1}, Case{.name = "FullShard"},
-                                           Case{.name = "FullShardOn4", .num_ranks = 4},
-                                           Case{.name = "FullShardBySlices", .use_orig_params = true, .amsgrad = true},
-                                           Case{.name = "MicroBatches", .num_micro_batches = 3},
-                                           Case{.name = "ShardGradOp", .strategy = ShardingStrategy::kShardGradOp},
-                                           Case{.name = "Zero1", .strategy = ShardingStrategy::kZero1},
-                                           Case{.name = "NoShard", .strategy = ShardingStrategy::kNoShard},
-                                           Case{.name = "LowPrecision", .param_dtype = c10::kBFloat16}),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Strategies, OffloadParity,
+    ::testing::Values(Case{.name = "Alone", .num_ranks = 1}, Case{.name = "FullShard"},
+                      Case{.name = "FullShardOn4", .num_ranks = 4},
+                      Case{.name = "FullShardBySlices", .use_orig_params = true, .amsgrad = true},
+                      Case{.name = "MicroBatches", .num_micro_batches = 3},
+                      Case{.name = "MicroBatchesAveragedEach", .num_micro_batches = 3, .averages_each = true},
+                      Case{.name = "ShardGradOp", .strategy = ShardingStrategy::kShardGradOp},
+                      Case{.name = "Zero1", .strategy = ShardingStrategy::kZero1},
+                      Case{.name = "NoShard", .strategy = ShardingStrategy::kNoShard},
+                      Case{.name = "LowPrecision", .param_dtype = c10::kBFloat16}),
+    name_of);
 
 TEST(OffloadParity, HoldsForShardsOfManyPieces) {
   OffloadTraining training;
@@ -89,7 +89,8 @@ TEST(OffloadParity, HoldsForShardsOfManyPieces) {
   training.fsdp.auto_wrap(wrap_by_size(100)).max_unit_bytes(0).min_num_params(0);
   const Weights expected = train(training);
   const TemporaryFolder folder;
-  training.offload = OffloadOptions().parameters(Tier::kFile).states(Tier::kFile).folders({folder.file("a")});
+  training.offload =
+      OffloadOptions().parameters(Tier::kFile).gradients(Tier::kFile).states(Tier::kFile).folders({folder.file("a")});
   expect_same_bits(train(training), expected, "many pieces");
 }
 
@@ -100,11 +101,15 @@ TEST(OffloadParity, HoldsWithoutOverlapAndWithoutMemoryToSpare) {
   training.fsdp.auto_wrap(wrap_by_size(100)).max_unit_bytes(0).min_num_params(0);
   const Weights expected = train(training);
   const TemporaryFolder folder;
-  const OffloadOptions files =
-      OffloadOptions().parameters(Tier::kFile).states(Tier::kFile).folders({folder.file("a"), folder.file("b")});
+  const OffloadOptions files = OffloadOptions()
+                                   .parameters(Tier::kFile)
+                                   .gradients(Tier::kFile)
+                                   .states(Tier::kFile)
+                                   .folders({folder.file("a"), folder.file("b")});
   training.offload = OffloadOptions(files).overlap(false);
   expect_same_bits(train(training), expected, "without overlap");
-  training.offload = OffloadOptions(files).host_bytes(std::int64_t{33} << 20);  // a little more than a step's pieces
+  training.offload =
+      OffloadOptions(files).host_bytes(std::int64_t{41} << 20);  // a little more than two pieces of a step
   expect_same_bits(train(training), expected, "without memory to spare");
 }
 

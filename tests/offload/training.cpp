@@ -1,5 +1,6 @@
 #include "offload/training.h"
 
+#include <tessera/core/error.h>
 #include <tessera/fsdp/fully_shard.h>
 #include <tessera/optim/adamw.h>
 #include <tessera/optim/clip_grad_norm.h>
@@ -77,17 +78,21 @@ Weights train_rank(const OffloadTraining& training, const World& world) {
     optimizer->zero_grad();
     for (int micro_batch = 0; micro_batch < training.num_micro_batches; ++micro_batch) {
       std::optional<NoSync> no_sync;
-      if (micro_batch + 1 < training.num_micro_batches) no_sync.emplace(sharded);
+      if (!training.averages_each && micro_batch + 1 < training.num_micro_batches) no_sync.emplace(sharded);
       loss_of(*net, step, world.rank(), micro_batch).backward();
     }
     clip_grad_norm(sharded, 0.5);
-    optimizer->step();
+    try {
+      optimizer->step();
+    } catch (const StorageError&) {
+      const auto use = [&] { static_cast<void>(loss_of(*net, step, world.rank(), 0)); };
+      if (training.on_failed_step) training.on_failed_step(use);
+      throw;
+    }
     if (training.after_step) training.after_step(world, offload ? &*offload : nullptr, step);
   }
-  const auto whole = sharded.gather();
-  const at::NoGradGuard no_grad;
   Weights weights;
-  for (const at::Tensor& parameter : net->parameters()) weights.push_back(parameter.detach().clone());
+  for (auto& [name, value] : sharded.full_state_dict()) weights.push_back(value);
   return weights;
 }
 

@@ -18,6 +18,7 @@ struct OffloadTraining {
   int num_ranks = 2;
   int num_steps = 3;
   int num_micro_batches = 1;
+  bool averages_each = false;  ///< micro-batch, rather than their sum
   int width = 24;
   bool amsgrad = false;
   bool uses_sgd = false;
@@ -25,6 +26,8 @@ struct OffloadTraining {
   std::optional<OffloadOptions> offload;
   /// Called behind each step of the optimizer.
   std::function<void(const World& world, const Offload* offload, int step)> after_step;
+  /// Called when such a step has thrown, with a use of the model; the training ends then.
+  std::function<void(const std::function<void()>& use)> on_failed_step;
 };
 
 /// Values of all parameters of the whole model.

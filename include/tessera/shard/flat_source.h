@@ -50,6 +50,13 @@ class FlatSource {
   virtual void before_write() = 0;
   /// All or a part of the shard was written: an operator has ended, or a load.
   virtual void after_write() {}
+  /// Whether it keeps the shard's gradient: then keep_gradient() gets each average, and adds it to what it has if
+  /// `shard` has a gradient. Returns what stands for it in the shard's `grad()`.
+  virtual bool keeps_gradient() const { return false; }
+  virtual at::Tensor keep_gradient(const at::Tensor& shard, const at::Tensor& average) {
+    static_cast<void>(shard);
+    return average;
+  }
   /// Called before the shard's values are read other than by start(), and behind it. Blocks: until they are there.
   virtual void before_read() {}
   virtual void after_read() {}

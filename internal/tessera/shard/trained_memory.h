@@ -28,9 +28,16 @@ class TrainedMemory {
   /// What stands in the optimizer for one of the tensors that it keeps for `trained`. It may have no bytes. The values
   /// are those of `state`, zeros if that is undefined; returns `state` itself if it stands for them already.
   virtual at::Tensor keep_state(const at::Tensor& trained, std::size_t which, const at::Tensor& state) = 0;
+  /// Whether the gradient of `trained` has no bytes: then only the functions below can use it.
+  virtual bool keeps_gradient(const at::Tensor& trained) const = 0;
+  /// Calls `read` with the gradients of these tensors, piece by piece; the pieces are gone when it returns.
+  virtual void read_gradients(const std::vector<at::Tensor>& trained,
+                              const std::function<void(const at::Tensor& piece)>& read) = 0;
+  /// Multiplies the gradient when it is next used. Once for each shard: a shard has one gradient.
+  virtual void scale_gradient(const at::Tensor& trained, double factor) = 0;
   /// Calls `update` for all pieces of these tensors, which it changes in place; they are gone when it returns.
   /// Throws StorageError; then a part of the tensors was stepped, and all that is asked of this memory throws.
-  /// Requires: keep_state() for `num_states` states of each; a dense gradient in memory.
+  /// Requires: keep_state() for `num_states` states of each; a dense gradient.
   virtual void step(const std::vector<at::Tensor>& trained, std::size_t num_states,
                     const std::function<void(const Piece& piece)>& update) = 0;
 };

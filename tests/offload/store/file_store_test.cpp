@@ -5,28 +5,30 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <random>
 #include <string>
-#include <sys/resource.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
 
 #include "support/error_message.h"
+#include "support/file_size_limit.h"
 #include "support/flip_a_bit.h"
 #include "support/temporary_folder.h"
+#include "support/unnamed_files.h"
 
 namespace tessera::offload {
 namespace {
 
 using tessera::testing::expect_parts;
+using tessera::testing::FileSizeLimit;
 using tessera::testing::message_of;
 using tessera::testing::TemporaryFolder;
+using tessera::testing::unnamed_files;
 
 constexpr std::size_t kChunk = FileStore::kChunkBytes;
 
@@ -60,19 +62,6 @@ Memory read(FileStore& store, const FileBlock& block) {
   Memory memory(store, block.num_bytes());
   store.read(block, 0, memory.span(), memory.keeper()).wait();
   return memory;
-}
-
-/// The unnamed files of this process in a folder.
-std::vector<int> unnamed_files(const std::filesystem::path& folder) {
-  std::vector<int> found;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code ignored;
-    const auto target = std::filesystem::read_symlink(entry.path(), ignored).string();
-    if (target.starts_with(folder.string() + "/") && target.ends_with(" (deleted)")) {
-      found.push_back(std::stoi(entry.path().filename().string()));
-    }
-  }
-  return found;
 }
 
 class FileStores : public ::testing::TestWithParam<int> {
@@ -206,28 +195,6 @@ TEST(FileStore, SaysWhichBytesTheDiskDoesNotGive) {
   expect_parts(message_of<StorageError>([&] { read(store, block); }),
                {folder.path().string(), "cannot be read", "the parameters of blocks.3", "Input/output error"});
 }
-
-/// Files that grow no further, as on a disk that is full.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(std::uint64_t num_bytes) {
-    before_handler_ = std::signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before_);
-    rlimit limit = before_;
-    limit.rlim_cur = num_bytes;
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, before_handler_);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  rlimit before_{};
-  void (*before_handler_)(int) = nullptr;
-};
 
 TEST(FileStore, SaysWhenADiskHasNoRoom) {
   const TemporaryFolder folder;

@@ -1,0 +1,53 @@
+#include "offload/kept_tensor.h"
+
+#include <tessera/shard/tensor_bytes.h>
+
+#include <ATen/ATen.h>
+
+#include <cstring>
+#include <span>
+#include <utility>
+
+namespace tessera::offload {
+
+KeptTensor::KeptTensor(std::shared_ptr<Places> places, Tier tier, Kind kind, std::int64_t num_elements,
+                       at::ScalarType dtype, const std::string& what, const std::string& why_empty)
+    : places_(std::move(places)), what_(what), storage_(num_elements, dtype, c10::kCPU, why_empty) {
+  const auto num_bytes = static_cast<std::size_t>(storage_.num_bytes());
+  if (tier == Tier::kFile) {
+    block_ = places_->files->make_block(num_bytes, what_);
+    return;
+  }
+  const auto memory = places_->memory->take(num_bytes, kind, what_);
+  std::memset(memory.get(), 0, num_bytes);
+  storage_.give(bytes_of(tensor_in(memory, num_elements, dtype)));
+}
+
+StreamedTensor KeptTensor::streamed() const {
+  return {block_ ? &*block_ : nullptr, block_ ? at::Tensor() : storage_.flat(), storage_.flat().scalar_type()};
+}
+
+void KeptTensor::set_values(std::int64_t first, const at::Tensor& values, bool adds) {
+  const auto put = [&](const at::Tensor& all) {
+    const at::Tensor place = all.narrow(0, first, values.numel());
+    if (adds) {
+      place.add_(values.reshape({-1}));
+    } else {
+      place.copy_(values.reshape({-1}));
+    }
+  };
+  if (!block_) return put(storage_.flat());
+  const auto num_bytes = static_cast<std::size_t>(storage_.num_bytes());
+  const auto memory = places_->memory->take(num_bytes, Kind::kBuffers, what_);
+  const std::span bytes(memory.get(), num_bytes);
+  const bool is_all = first == 0 && values.numel() == storage_.flat().numel();
+  if (adds || !is_all) {
+    const Waiting waiting(places_->step_wait_seconds);
+    places_->files->read(*block_, 0, bytes, memory).wait();
+  }
+  put(tensor_in(memory, storage_.flat().numel(), storage_.flat().scalar_type()));
+  const Transfer writing = places_->files->write(*block_, 0, bytes, memory);
+  if (!places_->options.overlap()) writing.wait();
+}
+
+}  // namespace tessera::offload

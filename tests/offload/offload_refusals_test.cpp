@@ -1,0 +1,111 @@
+// What offload refuses rather than computing something else.
+#include <tessera/comm/world.h>
+#include <tessera/core/error.h>
+#include <tessera/fsdp/fully_shard.h>
+#include <tessera/offload/offload.h>
+#include <tessera/optim/adamw.h>
+#include <tessera/optim/clip_grad_norm.h>
+
+#include <ATen/ATen.h>
+#include <torch/nn/modules/linear.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "offload/training.h"
+#include "support/error_message.h"
+#include "support/temporary_folder.h"
+
+namespace tessera::testing {
+namespace {
+
+OffloadOptions all_in(const TemporaryFolder& folder) {
+  return OffloadOptions()
+      .parameters(Tier::kFile)
+      .gradients(Tier::kFile)
+      .states(Tier::kFile)
+      .folders({folder.path().string()});
+}
+
+/// A layer whose parts lie in files, and an optimizer that has stepped it once.
+struct Layer {
+  Layer(const World& world, const TemporaryFolder& folder)
+      : offload(all_in(folder)),
+        model(std::make_shared<torch::nn::LinearImpl>(8, 8)),
+        sharded(fully_shard(model, world, FsdpOptions().min_num_params(0).flat_sources(offload.sources()))),
+        optimizer(sharded.parameters(), optim::AdamWOptions(1e-2)) {
+    backward();
+    optimizer.step();
+  }
+  void backward() const { model->forward(at::ones({2, 8})).sum().backward(); }
+
+  Offload offload;
+  std::shared_ptr<torch::nn::LinearImpl> model;
+  ShardedModel sharded;
+  optim::AdamW optimizer;
+};
+
+template <class Kind, class Function>
+void expect_refused(const Function& function, std::initializer_list<std::string_view> parts) {
+  expect_parts(message_of<Kind>(function), parts);
+}
+
+TEST(OffloadRefusals, ReadingWhatLiesInAFileSaysWhere) {
+  run_threads(1, [](const World& world) {
+    const TemporaryFolder folder;
+    const Layer layer(world, folder);
+    const at::Tensor shard = layer.sharded.parameters().front();
+    expect_refused<c10::Error>([&] { static_cast<void>(shard.detach().sum().item<float>()); },
+                               {"lies in a file at this point", "OffloadOptions::parameters", "sharded.gather()"});
+    const auto& state = static_cast<torch::optim::AdamWParamState&>(*layer.optimizer.state().begin()->second);
+    expect_refused<c10::Error>([&] { static_cast<void>(state.exp_avg().sum().item<float>()); },
+                               {"the optimizer state of", "lies in a file"});
+    layer.backward();
+    expect_refused<c10::Error>([&] { static_cast<void>(shard.grad().sum().item<float>()); },
+                               {"the gradients of", "lie in a file", "clip_grad_norm"});
+  });
+}
+
+TEST(OffloadRefusals, GradientsByParameterCannotLieInFiles) {
+  run_threads(1, [](const World& world) {
+    const TemporaryFolder folder;
+    const Offload offload(all_in(folder));
+    const auto model = std::make_shared<torch::nn::LinearImpl>(8, 8);
+    expect_refused<ConfigError>(
+        [&] {
+          fully_shard(model, world,
+                      FsdpOptions().min_num_params(0).use_orig_params(true).flat_sources(offload.sources()));
+        },
+        {"are kept in a file for the whole unit, and are asked for by parameter", "use_orig_params"});
+  });
+}
+
+TEST(OffloadRefusals, OneOffloadKeepsOneModel) {
+  run_threads(1, [](const World& world) {
+    const TemporaryFolder folder;
+    const Layer layer(world, folder);
+    const auto model = std::make_shared<torch::nn::LinearImpl>(8, 8);
+    expect_refused<ConfigError>([&] { fully_shard(model, world, FsdpOptions().flat_sources(layer.offload.sources())); },
+                                {"keeps another model already", "make one for each model"});
+  });
+}
+
+TEST(OffloadRefusals, GradientsAreNotAddedToScaledOnes) {
+  run_threads(1, [](const World& world) {
+    const TemporaryFolder folder;
+    const Layer layer(world, folder);
+    layer.backward();
+    clip_grad_norm(layer.sharded, 1e-3);
+    expect_refused<ConfigError>([&] { layer.backward(); },
+                                {"are to be added to those that clip_grad_norm() has scaled"});
+  });
+}
+
+TEST(OffloadRefusals, AFolderThatCannotBeUsedIsNamed) {
+  expect_refused<StorageError>([] { Offload(OffloadOptions().states(Tier::kFile).folders({"/proc/nowhere"})); },
+                               {"/proc/nowhere"});
+}
+
+}  // namespace
+}  // namespace tessera::testing
