@@ -7,6 +7,7 @@
 #include <tessera/fsdp/fsdp_options.h>
 #include <tessera/launch/run_options.h>
 #include <tessera/observe/observe_options.h>
+#include <tessera/offload/offload_options.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/optim/schedule.h>
 #include <tessera/pipeline/pipeline_options.h>
@@ -89,6 +90,12 @@ void add_reference(CLI::App& app) {
     print("Config of model parallelism",
           "`tessera::ModelParallelConfig`, for `tessera::ModelParallelContext`. In a TOML file these are the keys.",
           ModelParallelConfig::fields());
+  });
+  command.add_subcommand("offload", "OffloadOptions")->callback([] {
+    print("Options of offload",
+          "`tessera::OffloadOptions`, for `tessera::Offload`: where the parts of a sharded model lie while nobody uses "
+          "them. In a TOML file these are the keys; sizes are in bytes, for each rank.",
+          OffloadOptions::fields());
   });
   command.add_subcommand("fsdp", "FsdpOptions")->callback([] {
     print(

@@ -36,7 +36,7 @@ FileSource::FileSource(std::shared_ptr<Places> places, Communicator comm, FlatSp
       gathered_(comm, spec_, std::move(buffers)) {}
 
 FileSource::~FileSource() {
-  if (shard_.has_bytes()) shard_.take("the sharded model of these parameters is gone: keep it");
+  if (shard_.has_bytes()) shard_.take(why_empty_);
 }
 
 at::Tensor FileSource::make_shard() {

@@ -101,7 +101,7 @@ AllocateBytes whole_memory(std::shared_ptr<Places> places, const Communicator& c
       std::shared_ptr<void> memory;  // goes before its share
     };
     auto whole = std::make_shared<Whole>();
-    whole->share = places->device_parameters->take(num_bytes, Kind::kParameters, "parameters that are whole");
+    whole->share = places->device_parameters->take(num_bytes, Kind::kParameters, "whole parameters");
     if (comm.allocator()) {
       auto tensor = std::make_shared<at::Tensor>(comm.empty({static_cast<std::int64_t>(num_bytes)}, at::kByte));
       whole->memory = std::shared_ptr<void>(tensor, tensor->mutable_data_ptr());

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <span>
 #include <utility>
 
 namespace tessera::offload {
@@ -26,6 +27,7 @@ void OffloadMemory::keep(const at::Tensor& shard, FileSource* source, std::strin
                                             .name = std::move(name),
                                             .note = nullptr,
                                             .states = {},
+                                            .state_notes = {},
                                             .gradient = nullptr,
                                             .factors = {}});
   kept->note = std::make_unique<shard::TrainedMemoryNote>(shard, weak_from_this());
@@ -71,6 +73,8 @@ at::Tensor OffloadMemory::keep_state(const at::Tensor& trained, std::size_t whic
     shard.states.push_back(std::make_unique<KeptTensor>(
         places_, places_->options.states(), Kind::kStates, shard.tensor.numel(), shard.tensor.scalar_type(), what,
         what + " lies in a file (OffloadOptions::states), where only the step of tessera::optim::AdamW reads it"));
+    shard.state_notes.push_back(std::make_unique<shard::TrainedMemoryNote>(
+        shard.states.back()->stand_in(0, {shard.tensor.numel()}), weak_from_this()));
   }
   KeptTensor& kept = *shard.states[which];
   if (state.defined() && kept.holds(state)) return state;
@@ -108,6 +112,32 @@ bool OffloadMemory::keeps_gradient(const at::Tensor& trained) const {
 
 void OffloadMemory::scale_gradient(const at::Tensor& trained, double factor) {
   shard_of(trained).factors.push_back(factor);
+}
+
+at::Tensor OffloadMemory::read(const at::Tensor& kept) const {
+  places_->require_whole();
+  const FileBlock* block = nullptr;
+  std::string what;
+  for (const auto& shard : shards_) {
+    if (shard->source && storage_of(shard->tensor) == storage_of(kept)) block = &shard->source->block();
+    for (const auto& state : shard->states) {
+      if (state->holds(kept)) block = state->streamed().block;
+    }
+    if (block) what = "what is read of " + shard->name;
+    if (block) break;
+  }
+  if (!block) throw InternalError("offload: a tensor is to be read that does not lie in a file");
+  // From the beginning of a chunk to the end of one.
+  constexpr std::uint64_t kChunk = FileStore::kChunkBytes;
+  const std::uint64_t element = kept.element_size();
+  const std::uint64_t first = static_cast<std::uint64_t>(kept.storage_offset()) * element;
+  const std::uint64_t begin = first / kChunk * kChunk;
+  const std::uint64_t end = std::min((first + kept.nbytes() + kChunk - 1) / kChunk * kChunk, block->num_bytes());
+  const auto memory = places_->memory->take(end - begin, Kind::kBuffers, what);
+  places_->files->read(*block, begin, std::span(memory.get(), end - begin), memory).wait();
+  return tensor_in(memory, static_cast<std::int64_t>((end - begin) / element), kept.scalar_type())
+      .narrow(0, static_cast<std::int64_t>((first - begin) / element), kept.numel())
+      .view(kept.sizes());
 }
 
 // ---- pieces ---------------------------------------------------------------------------------------------------------

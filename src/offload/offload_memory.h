@@ -38,6 +38,7 @@ class OffloadMemory : public shard::TrainedMemory, public std::enable_shared_fro
   void read_gradients(const std::vector<at::Tensor>& trained,
                       const std::function<void(const at::Tensor& piece)>& read) override;
   void scale_gradient(const at::Tensor& trained, double factor) override;
+  at::Tensor read(const at::Tensor& kept) const override;
   void step(const std::vector<at::Tensor>& trained, std::size_t num_states,
             const std::function<void(const Piece& piece)>& update) override;
 
@@ -48,6 +49,7 @@ class OffloadMemory : public shard::TrainedMemory, public std::enable_shared_fro
     std::string name;
     std::unique_ptr<shard::TrainedMemoryNote> note;
     std::vector<std::unique_ptr<KeptTensor>> states;
+    std::vector<std::unique_ptr<shard::TrainedMemoryNote>> state_notes;
     std::unique_ptr<KeptTensor> gradient;  // null: gradients are ordinary tensors
     std::vector<double> factors;           // by which the gradient is to be multiplied, one after another
   };

@@ -22,16 +22,16 @@ struct TrainedMemories {
 
 }  // namespace
 
-TrainedMemoryNote::TrainedMemoryNote(const at::Tensor& shard, std::weak_ptr<TrainedMemory> memory) : shard_(shard) {
+TrainedMemoryNote::TrainedMemoryNote(const at::Tensor& kept, std::weak_ptr<TrainedMemory> memory) : kept_(kept) {
   TrainedMemories& memories = TrainedMemories::of_process();
   const std::lock_guard lock(memories.mutex);
-  memories.all[shard_.storage().unsafeGetStorageImpl()] = std::move(memory);
+  memories.all[kept_.storage().unsafeGetStorageImpl()] = std::move(memory);
 }
 
 TrainedMemoryNote::~TrainedMemoryNote() {
   TrainedMemories& memories = TrainedMemories::of_process();
   const std::lock_guard lock(memories.mutex);
-  memories.all.erase(shard_.storage().unsafeGetStorageImpl());
+  memories.all.erase(kept_.storage().unsafeGetStorageImpl());
 }
 
 std::shared_ptr<TrainedMemory> trained_memory_of(const at::Tensor& trained) {
@@ -40,6 +40,14 @@ std::shared_ptr<TrainedMemory> trained_memory_of(const at::Tensor& trained) {
   const std::lock_guard lock(memories.mutex);
   const auto found = memories.all.find(trained.storage().unsafeGetStorageImpl());
   return found == memories.all.end() ? nullptr : found->second.lock();
+}
+
+at::Tensor readable(const at::Tensor& tensor) {
+  const bool has_bytes = tensor.numel() == 0 || !tensor.has_storage() ||
+                         tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr;
+  if (has_bytes) return tensor;
+  const auto memory = trained_memory_of(tensor);
+  return memory ? memory->read(tensor) : tensor;
 }
 
 }  // namespace tessera::shard

@@ -1,7 +1,11 @@
 // What is offloaded stays within its limits, or is refused before anything is moved.
+#include <tessera/comm/world.h>
 #include <tessera/core/error.h>
+#include <tessera/fsdp/fully_shard.h>
 #include <tessera/offload/offload.h>
 
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,6 +41,30 @@ TEST(OffloadBudgets, ThatCannotHoldTheLargestUnitAreRefusedWithTheNumbers) {
                {"what is offloaded does not fit", "what is whole at a time of the parameters needs up to 2.7",
                 "device_parameter_bytes is 1.00 MiB", "smaller units", "host_bytes is 1.00 MiB"});
   EXPECT_EQ(num_steps, 0);
+}
+
+TEST(OffloadBudgets, ThatCannotHoldThisRanksPartsAreRefused) {
+  OffloadTraining training;
+  training.width = 600;
+  training.fsdp.auto_wrap(wrap_by_size(100)).min_num_params(0);
+  training.offload = OffloadOptions().host_bytes(kMiB / 2);
+  expect_parts(message_of<ConfigError>([&] { train(training); }),
+               {"host memory for this rank's parts of the parameters needs up to", "host_bytes is 512.00 KiB"});
+}
+
+TEST(OffloadBudgets, ThatAreFullWhenAllIsGatheredSaySo) {
+  const TemporaryFolder folder;
+  run_threads(1, [&](const World& world) {
+    const Offload offload(
+        OffloadOptions().parameters(Tier::kFile).folders({folder.file("a")}).device_parameter_bytes(10 * 1024));
+    const torch::nn::Sequential model(torch::nn::Linear(30, 30), torch::nn::Linear(30, 30), torch::nn::Linear(30, 30));
+    const ShardedModel sharded =
+        fully_shard(model.ptr(), world,
+                    FsdpOptions().min_num_params(0).auto_wrap(wrap_by_size(100)).flat_sources(offload.sources()));
+    expect_parts(message_of<StorageError>([&] { static_cast<void>(sharded.gather()); }),
+                 {"do not fit into memory for parameters that are whole", "(device_parameter_bytes)"});
+    EXPECT_EQ(sharded.full_state_dict().size(), 6U) << "one unit after another";
+  });
 }
 
 TEST(OffloadBudgets, ThatAreFullInTheMiddleSaySo) {
@@ -117,11 +145,14 @@ TEST(OffloadOptions, SayEverythingThatIsWrong) {
                           .prefetch_parameters(-1)
                           .faults();
   ASSERT_EQ(faults.size(), 4U);
-  expect_parts(faults[0], {"host_bytes is 0", "above 0"});
-  expect_parts(faults[1], {"device_parameter_bytes is 3.00 MiB", "device_max_bytes", "2.00 MiB"});
-  expect_parts(faults[2], {"prefetch_parameters is -1"});
-  expect_parts(faults[3], {"folders is empty", "name a folder"});
-  EXPECT_THROW(Offload(OffloadOptions().host_max_bytes(1)), ConfigError);
+  expect_parts(faults[0], {"host_bytes is 0: set it to a number of bytes above 0"});
+  expect_parts(faults[1],
+               {"device_parameter_bytes is 3.00 MiB, and device_max_bytes, of which it is a part, 2.00 MiB"});
+  expect_parts(faults[2], {"prefetch_parameters is -1: set it to 0 or above"});
+  expect_parts(faults[3], {"something is to lie in files, and folders is empty", "name a folder"});
+  expect_parts(OffloadOptions().folders({""}).faults().at(0), {"folders holds an empty name"});
+  expect_parts(message_of<ConfigError>([] { Offload(OffloadOptions().host_max_bytes(1)); }),
+               {"what is offloaded cannot be kept so:", "host_max_bytes"});
   EXPECT_TRUE(OffloadOptions().faults().empty());
 }
 

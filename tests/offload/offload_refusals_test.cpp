@@ -8,9 +8,11 @@
 
 #include <ATen/ATen.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/serialize/output-archive.h>
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <sstream>
 #include <string>
 
 #include "offload/training.h"
@@ -67,6 +69,21 @@ TEST(OffloadRefusals, ReadingWhatLiesInAFileSaysWhere) {
   });
 }
 
+TEST(OffloadRefusals, AnArchiveOfAnOptimizerWhoseStatesLieInFilesIsRefused) {
+  run_threads(1, [](const World& world) {
+    const TemporaryFolder folder;
+    const Layer layer(world, folder);
+    torch::serialize::OutputArchive archive;
+    std::ostringstream stream;
+    expect_refused<c10::Error>(
+        [&] {
+          layer.optimizer.save(archive);
+          archive.save_to(stream);
+        },
+        {"the optimizer state of", "lies in a file"});
+  });
+}
+
 TEST(OffloadRefusals, GradientsByParameterCannotLieInFiles) {
   run_threads(1, [](const World& world) {
     const TemporaryFolder folder;
@@ -88,6 +105,15 @@ TEST(OffloadRefusals, OneOffloadKeepsOneModel) {
     const auto model = std::make_shared<torch::nn::LinearImpl>(8, 8);
     expect_refused<ConfigError>([&] { fully_shard(model, world, FsdpOptions().flat_sources(layer.offload.sources())); },
                                 {"keeps another model already", "make one for each model"});
+  });
+}
+
+TEST(OffloadRefusals, ModelsOnDevicesAreRefused) {
+  run_threads(1, [](const World& world) {
+    const Offload offload{OffloadOptions()};
+    const FlatSourcesSpec spec{world.comm(), 1, 0, c10::Device(c10::kCUDA, 0)};
+    expect_refused<ConfigError>([&] { offload.sources()(spec); },
+                                {"offload keeps parts of models that train on the CPU, and this one is on cuda:0"});
   });
 }
 

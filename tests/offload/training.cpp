@@ -1,9 +1,11 @@
 #include "offload/training.h"
 
+#include <tessera/checkpoint/checkpoint_folder.h>
 #include <tessera/core/error.h>
 #include <tessera/fsdp/fully_shard.h>
 #include <tessera/optim/adamw.h>
 #include <tessera/optim/clip_grad_norm.h>
+#include <tessera/train/training_state.h>
 
 #include <ATen/ATen.h>
 #include <torch/nn/modules/embedding.h>
@@ -74,7 +76,15 @@ Weights train_rank(const OffloadTraining& training, const World& world) {
   }
   const ShardedModel sharded = fully_shard(net, world, options);
   const auto optimizer = optimizer_of(training, sharded.parameters());
-  for (int step = 0; step < training.num_steps; ++step) {
+  std::int64_t first_step = 0;
+  std::optional<CheckpointFolder> checkpoints;
+  TrainingState state(world);
+  if (!training.checkpoints.empty()) {
+    state.model(sharded).optimizer(*optimizer).value("first_step", first_step);
+    checkpoints.emplace(training.checkpoints, world);
+    checkpoints->load_newest([&](const SavedStep& saved) { state.restore(saved); });
+  }
+  for (int step = static_cast<int>(first_step); step < training.num_steps; ++step) {
     optimizer->zero_grad();
     for (int micro_batch = 0; micro_batch < training.num_micro_batches; ++micro_batch) {
       std::optional<NoSync> no_sync;
@@ -90,6 +100,10 @@ Weights train_rank(const OffloadTraining& training, const World& world) {
       throw;
     }
     if (training.after_step) training.after_step(world, offload ? &*offload : nullptr, step);
+  }
+  if (checkpoints) {
+    first_step = training.num_steps;
+    EXPECT_TRUE(checkpoints->save(training.num_steps, state.capture()).error.empty());
   }
   Weights weights;
   for (auto& [name, value] : sharded.full_state_dict()) weights.push_back(value);

@@ -24,6 +24,8 @@ struct OffloadTraining {
   bool uses_sgd = false;
   FsdpOptions fsdp;
   std::optional<OffloadOptions> offload;
+  /// Where steps are saved; the newest one there is gone on from. Empty: nowhere.
+  std::string checkpoints;
   /// Called behind each step of the optimizer.
   std::function<void(const World& world, const Offload* offload, int step)> after_step;
   /// Called when such a step has thrown, with a use of the model; the training ends then.

@@ -19,12 +19,12 @@ enum class Tier {
 /// Where the parts of a sharded model lie while nobody uses them, and how much memory that may take.
 struct OffloadOptions {
   /// Where this rank's parts of the parameters lie between their uses.
-  TESSERA_ARG(Tier, parameters) = Tier::kHost;
+  TESSERA_ARG(Tier, parameters) = Tier::kDevice;
   /// Where their averaged gradients lie between backward and the optimizer's step. In files only with
   /// tessera::optim::AdamW.
-  TESSERA_ARG(Tier, gradients) = Tier::kHost;
+  TESSERA_ARG(Tier, gradients) = Tier::kDevice;
   /// Where the optimizer's state lies between steps. In files only with tessera::optim::AdamW.
-  TESSERA_ARG(Tier, states) = Tier::kHost;
+  TESSERA_ARG(Tier, states) = Tier::kDevice;
   /// Where files lie, one in each: several disks work at the same time. They have no names, so nothing is left behind.
   /// A folder is made if it does not exist.
   TESSERA_ARG(std::vector<std::string>, folders) = {};

@@ -35,6 +35,9 @@ class TrainedMemory {
                               const std::function<void(const at::Tensor& piece)>& read) = 0;
   /// Multiplies the gradient when it is next used. Once for each shard: a shard has one gradient.
   virtual void scale_gradient(const at::Tensor& trained, double factor) = 0;
+  /// The values of something that is kept here, a trained tensor or a part of one or of its state, in memory that the
+  /// result keeps. Throws StorageError where there is no room for them.
+  virtual at::Tensor read(const at::Tensor& kept) const = 0;
   /// Calls `update` for all pieces of these tensors, which it changes in place; they are gone when it returns.
   /// Throws StorageError; then a part of the tensors was stepped, and all that is asked of this memory throws.
   /// Requires: keep_state() for `num_states` states of each; a dense gradient.
@@ -42,19 +45,21 @@ class TrainedMemory {
                     const std::function<void(const Piece& piece)>& update) = 0;
 };
 
-/// As long as it lives, trained_memory_of() finds `memory` for tensors in the storage of `shard`.
+/// As long as it lives, trained_memory_of() finds `memory` for tensors in the storage of `kept`.
 class TrainedMemoryNote {
  public:
-  TrainedMemoryNote(const at::Tensor& shard, std::weak_ptr<TrainedMemory> memory);
+  TrainedMemoryNote(const at::Tensor& kept, std::weak_ptr<TrainedMemory> memory);
   ~TrainedMemoryNote();
   TrainedMemoryNote(const TrainedMemoryNote&) = delete;
   TrainedMemoryNote& operator=(const TrainedMemoryNote&) = delete;
 
  private:
-  at::Tensor shard_;
+  at::Tensor kept_;
 };
 
-/// Null for a tensor in ordinary memory.
+/// Null for a tensor that nobody keeps.
 std::shared_ptr<TrainedMemory> trained_memory_of(const at::Tensor& trained);
+/// The tensor itself; one whose bytes lie elsewhere, read from there.
+at::Tensor readable(const at::Tensor& tensor);
 
 }  // namespace tessera::shard

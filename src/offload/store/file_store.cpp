@@ -56,8 +56,9 @@ std::size_t FileStore::alignment() const { return worker_->files().alignment(); 
 FileTraffic FileStore::traffic() const { return worker_->traffic(); }
 
 std::string FileStore::text() const {
-  return std::string(worker_->files().is_direct() ? "direct I/O" : "through the page cache") +
-         (worker_->has_ring() ? ", io_uring" : ", one request at a time");
+  std::string text = worker_->files().is_direct() ? "direct I/O" : "buffered I/O";
+  text += worker_->has_ring() ? ", io_uring" : ", synchronous";
+  return text;
 }
 
 }  // namespace tessera::offload

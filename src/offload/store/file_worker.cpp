@@ -19,6 +19,10 @@ constexpr std::size_t kMostOfChunk = 2;    // files that a chunk lies in
 constexpr int kMostTries = 3;              // of a chunk
 constexpr std::uint64_t kGrowth = std::uint64_t{64} << 20;
 
+StorageError closed(const BlockState& block) {
+  return StorageError("offload: the store of " + block.what + " was closed before its bytes were on their way");
+}
+
 }  // namespace
 
 BlockState::~BlockState() { worker->free(extent); }
@@ -43,8 +47,7 @@ void FileWorker::end() {
   }
   changed_.notify_all();
   for (const auto& chunk : dropped) {
-    finish(*chunk, std::make_exception_ptr(StorageError("offload: the store of " + chunk->transfer->block->what +
-                                                        " was closed before its bytes were on their way")));
+    finish(*chunk, std::make_exception_ptr(closed(*chunk->transfer->block)));
   }
   thread_.join();
 }
@@ -117,7 +120,7 @@ void FileWorker::start(const std::shared_ptr<TransferState>& transfer) {
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return !waits_for_another(*transfer); });
-    if (is_ending_) throw StorageError("offload: the store of " + block.what + " is closed");
+    if (is_ending_) throw closed(block);
     transfer->num_chunks_left = chunks.size();
     if (chunks.empty()) return;
     block.under_way.push_back(transfer.get());

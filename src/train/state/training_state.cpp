@@ -4,6 +4,7 @@
 #include <tessera/data_parallel/distribute.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/optim/schedule.h>
+#include <tessera/shard/trained_memory.h>
 #include <tessera/train/training_state.h>
 
 #include <ATen/ATen.h>
@@ -161,7 +162,7 @@ RankState TrainingState::capture() const {
     if (parts_->optimizer) OptimizerState(*parts_->optimizer, tensors.parts).capture(state);
   }
   for (const StatePart* part : parts_->all_others()) part->capture(state);
-  for (HeldSlice& slice : state.slices) slice.values = slice.values.contiguous();
+  for (HeldSlice& slice : state.slices) slice.values = shard::readable(slice.values).contiguous();
   return state;
 }
 

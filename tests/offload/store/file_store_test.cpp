@@ -222,7 +222,7 @@ TEST(FileStore, RefusesAWriteThatFailedUntilItIsMadeAgain) {
   {
     const FileSizeLimit limit(kChunk);
     const Transfer transfer = store.write(block, 0, memory.span(), memory.keeper());
-    EXPECT_THROW(transfer.wait(), StorageError);
+    expect_parts(message_of<StorageError>([&] { transfer.wait(); }), {"cannot be written", "File too large"});
   }
   EXPECT_THROW(read(store, block), StorageError) << "neither the old bytes nor a mixture";
   write(store, block, memory);
@@ -230,8 +230,11 @@ TEST(FileStore, RefusesAWriteThatFailedUntilItIsMadeAgain) {
 }
 
 TEST(FileStore, NamesAFolderThatCannotBeUsed) {
-  expect_parts(message_of<StorageError>([&] { const FileStore store({"/proc/nowhere"}); }), {"/proc/nowhere"});
-  EXPECT_THROW(FileStore({}), ConfigError);
+  expect_parts(message_of<StorageError>([] { const FileStore store({"/proc/nowhere"}); }), {"/proc/nowhere"});
+  expect_parts(message_of<StorageError>([] { const FileStore store({"/proc"}); }),
+               {"/proc", "cannot hold a file for what is offloaded"});
+  expect_parts(message_of<ConfigError>([] { const FileStore store({}); }),
+               {"no folder is named for what lies in files"});
 }
 
 TEST(FileStore, FailsWhatHasNotBegunWhenItIsClosed) {
@@ -248,7 +251,7 @@ TEST(FileStore, FailsWhatHasNotBegunWhenItIsClosed) {
   try {
     last.wait();  // all of it may have been written
   } catch (const StorageError& error) {
-    expect_parts(error.what(), {"closed"});
+    expect_parts(error.what(), {"was closed before its bytes were on their way"});
   }
 }
 
