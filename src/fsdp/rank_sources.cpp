@@ -9,7 +9,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstring>
-#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -92,16 +91,6 @@ void SharedCopy::before_write() {
 
 GatheredCopy::GatheredCopy(Communicator comm, FlatSpec spec, BufferPool buffers)
     : comm_(std::move(comm)), spec_(std::move(spec)), buffers_(std::move(buffers)), arriving_(make_arriving()) {}
-
-GatheredCopy::~GatheredCopy() {
-  // Memory of a device must not be freed before the stream that gathers into it is waited for; the host does not wait.
-  // On the CPU the group keeps the tensors of a gather that nobody waits for.
-  if (spec_.device.is_cpu() || !arriving_.has_bytes() || comm_.size() == 1) return;
-  try {
-    gather_.wait();
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it failed, and nobody asks any more
-  }
-}
 
 HollowStorage GatheredCopy::make_arriving() const {
   return {spec_.partition.num_elements(), spec_.compute_dtype, spec_.device,

@@ -83,7 +83,11 @@ State weights_after_a_failure(const World& world, const at::Device& device, bool
   loss().backward();
   optimizer.step();
   State weights;
-  for (const auto& [name, value] : sharded.full_state_dict()) weights[name] = value.cpu();
+  const ShortTower before;
+  for (const auto& [name, value] : sharded.full_state_dict()) {
+    weights[name] = value.cpu();
+    require(!torch::equal(weights[name], before.named_parameters()[name]), name + " had a gradient");
+  }
   return weights;
 }
 
@@ -148,22 +152,24 @@ TEST_F(GivenUpShards, AreRefusedWhileAnotherStreamReadsThem) {
 TEST_F(GivenUpShards, AreReadBehindTheStreamThatGatheredThem) {
   slow_transfers();
   const auto alone = std::make_shared<ShortTower>();
-  on_devices(2, [&](const World& world, const at::Device& device) {
-    const torch::NoGradGuard no_grad;
-    const auto model = std::make_shared<ShortTower>();
-    model->to(device);
-    const auto sharded = fully_shard(model, world, one_unit_a_layer());
-    const c10::Stream side = c10::impl::VirtualGuardImpl(device.type()).getNewStream(device);
-    Tensor output;
-    {
-      const auto whole = sharded.gather();
-      const c10::StreamGuard guard(side);
-      output = model->forward(input_of(world, device)).cpu();
-    }
-    const Tensor expected = alone->forward(input_of(world, at::kCPU));
-    require(torch::allclose(output, expected, 1e-5, at_least_of_kernels(1e-8)), "on the side");
-    torch::ones({1}, device);
-  });
+  for (const bool writes_back : {false, true}) {
+    on_devices(2, [&](const World& world, const at::Device& device) {
+      const torch::NoGradGuard no_grad;
+      const auto model = std::make_shared<ShortTower>();
+      model->to(device);
+      const auto sharded = fully_shard(model, world, one_unit_a_layer());
+      const c10::Stream side = c10::impl::VirtualGuardImpl(device.type()).getNewStream(device);
+      Tensor output;
+      {
+        const auto whole = sharded.gather(GatherOptions().write_back(writes_back));
+        const c10::StreamGuard guard(side);
+        output = model->forward(input_of(world, device)).cpu();
+      }
+      const Tensor expected = alone->forward(input_of(world, at::kCPU));
+      require(torch::allclose(output, expected, 1e-5, at_least_of_kernels(1e-8)), "on the side");
+      torch::ones({1}, device);  // would tell of memory that was freed too early
+    });
+  }
 }
 
 }  // namespace
