@@ -69,6 +69,7 @@ std::unique_ptr<observe::Observer> observer_of(const World& world, const at::Dev
   };
   auto observer = make_observer(world, ObserveOptions().progress("off"), {}, device);
   observer->add_sink(std::make_unique<Nowhere>());
+  observer->restart_clock();
   return observer;
 }
 
@@ -90,6 +91,7 @@ TEST_F(OwnThreads, FreeWhatTheyObserveOnTheirDevice) {
     auto observer = observer_of(world, device);
     Gate gate(tensor);
     observer->record({.step = 1});
+    observer->record({.step = 2});  // the end of the first is of the observer's thread alone now
     observer = nullptr;
     gate.open();
   });
