@@ -58,11 +58,19 @@ SLICE = re.compile(r"\.(narrow|slice)\((?P<dim>[^,()]+), (?P<start>[^,()]+(\([^(
 BOUND = re.compile(r"^(\s+for \(.*; )(?P<left>\w+) < (?P<right>[^;]+)(;.*)$")
 COLLECTIVE = re.compile(r"(?<![\w:])(enter|sum_over_ranks|gather_whole|take_part_of)\(")
 MOVED_CUT = re.compile(r"(?<![\w:])moved_cut\(")
-ORDER = re.compile(r"^(?P<head>\s+(?:(?:if|for) \(.*\) |\w.* mutable \{ )?)(?P<object>[A-Za-z_][\w:]*(?:[.(\[]|->|\w).*?|\w+)"
-                   r"(?P<call>(?:\.|->)(?:(?:wait|note|note_use|join|synchronize)\(\)|(?<=event\.)(?:record|block)\(\w+\)));"
-                   r"(?P<tail>( \};)?)$")
+ORDER = re.compile(r"^(?P<head>(?:\s+(?:(?:if|for) \(.*\) |\w.* mutable \{ )?|\w.* \{ ))"
+                   r"(?P<object>[A-Za-z_][\w:]*(?:[.(\[]|->|\w).*?|\w+)"
+                   r"(?P<call>(?:\.|->)(?:(?:wait|note|note_use|join|synchronize)\(\)|wait\(kNoTimeout\)|record_stream\(\w+\)|"
+                   r"(?<=[Ee]vent\.|vent->|pied->)(?:record|block)\(\*?\w+(?:\(\w+\))?\)|adopt\(.*\)|"
+                   r"(?<=kept\.)push_back\(std::move\(tensor\)\)));(?P<tail>(?: \};?)?)$")
+OWN_ORDER = re.compile(r"^(?P<head>\s+(?:(?:if|for) \(.*\) )?)"
+                       r"(?P<call>(?:wait(?:_for_outbox|_for_device)?|come_behind_rounds|let_rounds_come_behind)\(\w*\)|"
+                       r"at::accelerator::setDeviceIndex\(.*\));$")
+QUERY = re.compile(r"^(?P<head>\s+(?:if|while) \()(?P<condition>!\w+(?:\.\w+)?->(?:query|isCompleted)\(\).*)"
+                   r"(?P<tail>\) (?:return\b.*;|\{))$")
 ORDER_STREAMS = re.compile(r"(?<![\w:] )\border_streams\((?=.*\);$)")
-DEVICE_GUARD = re.compile(r"^(?P<head>\s+const c10::(?:OptionalDevice|MultiStream|OptionalStream)Guard \w+)\((?P<place>.+)\);$")
+DEVICE_GUARD = re.compile(r"^(?P<head>\s+const c10::)(?P<kind>OptionalDevice|OptionalStream|MultiStream|Device|Stream)"
+                          r"Guard (?P<name>\w+)\((?P<place>.+)\);$")
 GUARD = re.compile(r"^(?P<head>\s+(?:\} else )?if \()(?P<condition>.*)(?P<tail>\) (return\b.*;|throw\b.*|continue;|\{))$")
 
 
@@ -139,18 +147,32 @@ def communication_sites(line):
 
 
 def order_sites(line):
-    """What orders streams, or threads, left out; what is waited for still begins. A guard that guards nothing."""
-    if (found := ORDER.match(line)) and is_balanced(found["object"]) and is_balanced(found["head"].rstrip("{ ")):
-        yield ("order dropped", f"{found['head']}{{ auto&& waited = {found['object']}; if (!mutants::on<{{n}}>()) "
-               f"waited{found['call']}; }}{found['tail']}", 1)
+    """What orders streams, or keeps memory for them, left out; what is waited for still begins. A guard that guards
+    nothing."""
+    found = ORDER.match(line)
+    if found and is_no_order(found):
+        return
+    if found and is_balanced(found["object"]) and is_balanced(found["head"].rstrip("{ ")):
+        yield ("order dropped", f"{found['head']}{{ auto&& ordered = {found['object']}; if (!mutants::on<{{n}}>()) "
+               f"ordered{found['call']}; }}{found['tail']}", 1)
+    elif found := OWN_ORDER.match(line):
+        yield "order dropped", f"{found['head']}{{ if (!mutants::on<{{n}}>()) {found['call']}; }}", 1
+    elif found := QUERY.match(line):
+        yield "order dropped", f"{found['head']}!mutants::on<{{n}}>() && ({found['condition']}){found['tail']}", 1
     elif found := ORDER_STREAMS.search(line):
         start = found.start()
         yield "order dropped", f"{line[:start]}(mutants::on<{{n}}>() ? void() : {line[start:-1]});", 1
     elif found := DEVICE_GUARD.match(line):
-        place = found["place"]
-        many = "MultiStream" in found["head"]
-        kind = "std::vector<c10::Stream>" if many else f"std::optional<std::decay_t<decltype({place})>>"
-        yield "order dropped", f"{found['head']}(mutants::on<{{n}}>() ? {kind}() : {kind}({place}));", 1
+        place, kind = found["place"], found["kind"]
+        optional = kind if kind == "MultiStream" else "Optional" + kind.removeprefix("Optional")
+        value = "std::vector<c10::Stream>" if kind == "MultiStream" else f"std::optional<std::decay_t<decltype({place})>>"
+        yield ("order dropped", f"{found['head']}{optional}Guard {found['name']}(mutants::on<{{n}}>() ? {value}() : "
+               f"{value}({place}));", 1)
+
+
+def is_no_order(order):
+    """Whether a thread ends here, or something else that no stream knows of."""
+    return order["object"].startswith(("return ", "const ")) or (order["call"].endswith("join()") and "uses" not in order["object"])
 
 
 def sites_of_line(lines, index):

@@ -118,7 +118,7 @@ void Call::note_when_done() {
 void Call::follow_on_device() {
   state_->on_device = true;
   // Not the state: it keeps the group, which keeps the world, whose thread asks.
-  state_->group->world().follow_device_calls().follow(state_->ticket, state_->work, state_->timeout,
+  state_->group->world().follow_device_calls().follow(state_->ticket, state_->work, about_.device(), state_->timeout,
                                                       [words = state_->describe()] { return words; });
 }
 

@@ -84,9 +84,9 @@ at::Tensor StepRun::run() {
   for (const PipelineOperation& operation : schedule_.operations[static_cast<std::size_t>(model_.rank)]) {
     execute(operation);
   }
-  wait_for_outbox();
   if (settings_.trains && sums_) return_parts();
   if (settings_.trains && !sums_) return_shared();
+  wait_for_outbox();
   restore_random_state(static_cast<int>(plans_.size()));
   return sum_of_losses();
 }
@@ -335,7 +335,6 @@ void StepRun::return_shared() {
       outbox_.send_gradients(owner, {value_of(one)}, {shared_gradient(place)});
     }
   }
-  wait_for_outbox();
   require_no_gradients_elsewhere();
 }
 
@@ -369,7 +368,6 @@ void StepRun::return_parts() {
       }
     }
   }
-  wait_for_outbox();
   require_no_gradients_elsewhere();
   sums_->finish();
 }

@@ -6,7 +6,6 @@
 #include <ATen/ATen.h>
 #include <ATen/core/Tensor.h>
 
-#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,16 +14,6 @@ namespace tessera {
 
 GatheredCopy::GatheredCopy(Communicator comm, FlatSpec spec, BufferPool buffers)
     : comm_(std::move(comm)), spec_(std::move(spec)), buffers_(std::move(buffers)), arriving_(make_arriving()) {}
-
-GatheredCopy::~GatheredCopy() {
-  // Memory of a device must not be freed before the stream that gathers into it is waited for; the host does not wait.
-  // On the CPU the group keeps the tensors of a gather that nobody waits for.
-  if (spec_.device.is_cpu() || !arriving_.has_bytes() || comm_.size() == 1) return;
-  try {
-    gather_.wait();
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it failed, and nobody asks any more
-  }
-}
 
 HollowStorage GatheredCopy::make_arriving() const {
   return {spec_.partition.num_elements(), spec_.compute_dtype, spec_.device,

@@ -48,7 +48,9 @@ TEST_F(DeviceCommunicator, MovesWhatIsOnDevices) {
     Tensor reduced = torch::full({2}, mine, on);
     comm.reduce(reduced, 1);
     require_equal(reduced[0].item<float>(), comm.rank() == 1 ? 3.F : static_cast<float>(mine), "the root's sum");
-    const Tensor gathered = comm.gather(torch::full({1}, mine, on), 0);
+    Tensor given = torch::full({1}, mine, on);
+    const Tensor gathered = comm.gather(given, 0);
+    given.fill_(7);  // behind the transfer
     if (comm.rank() == 0) require_equal(gathered.sum().item<float>(), 3.F, "gathered");
     const Tensor piece = comm.scatter(torch::arange(3, on.dtype(torch::kFloat)), 1);
     require_equal(piece.item<float>(), static_cast<float>(mine), "scattered");
@@ -66,6 +68,9 @@ TEST_F(DeviceCommunicator, MovesWhatIsOnDevices) {
       comm.recv(message, 0);
       require_equal((message + 1)[1].item<float>(), 1.F, "a message");
     }
+    Tensor whole = torch::zeros({3, 2}, on);
+    comm.all_gather_into(whole, torch::full({1, 2}, mine, on));
+    require_equal((whole * 2).sum().item<float>(), 12.F, "pieces, in place");
     Tensor part = torch::zeros({1, 2}, on);
     comm.reduce_scatter_into(part, torch::full({3, 2}, mine, on));
     require_equal((part * 2)[0][1].item<float>(), 6.F, "a piece of the sum, in place");
@@ -136,6 +141,19 @@ TEST_F(DeviceCommunicator, KeepsTheTensorsOfCallsThatNobodyWaitsFor) {
     }
     torch::ones({4}, on);  // would tell of memory that was freed too early
   });
+}
+
+/// Nobody waits for the device before the ranks end.
+TEST_F(DeviceCommunicator, KeepsThemWhenItsGroupEnds) {
+  need_devices(2);
+  tested::kernels_take([](std::string_view op, auto) { return op == "ALLREDUCE" ? 50ms : 0ms; });
+  run_threads(2, [&](const World& world) {
+    const at::Device device = world.device();
+    {
+      world.comm().all_reduce_async(torch::ones({4}, device));
+    }
+  });
+  tested::synchronise();  // would tell of memory that was freed too early
 }
 
 /// Of a call that the program has waited for, the order of streams protects the memory: it is free for the next tensor

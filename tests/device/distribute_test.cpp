@@ -84,6 +84,40 @@ TEST_F(DistributeOnDevices, CompressesAsOnTheCpu) {
   }
 }
 
+/// Ranks without a batch answer the calls of the others.
+TEST_F(DistributeOnDevices, JoinsRanksWithFewerBatches) {
+  for (const std::string name : {"none", "int8", "powersgd"}) {
+    const auto train = [&](const World& world, const at::Device& device) {
+      auto model = wide_model();
+      model->to(device);
+      const auto hook =
+          name == "powersgd" ? power_sgd_hook(PowerSgdOptions().start_step(1).rank(2)) : make_gradient_hook(name);
+      const auto ddp = distribute(model, world, DdpOptions().hook(hook).find_unused_parameters(true));
+      torch::optim::SGD optimizer(model->parameters(), 0.1);
+      auto join = ddp.join();
+      for (int step = 0; step < 2 + 2 * world.rank(); ++step) {
+        optimizer.zero_grad();
+        const Tensor input = formula({8, 24}, 2.0 * step + world.rank(), torch::kFloat).to(device);
+        model->forward(input).square().mean().backward();
+        optimizer.step();
+      }
+      join.finish();
+      return state_of(*model);
+    };
+    State expected;
+    run_threads(2, [&](const World& world) {
+      State found = train(world, at::kCPU);
+      if (world.rank() == 0) expected = std::move(found);
+    });
+    delay(6);
+    on_devices(2, [&](const World& world, const at::Device& device) {
+      const ParityCase close{.dtype = torch::kFloat,
+                             .least_tolerance = at_least_of_kernels(0, name == "none" ? 1e-5 : kOtherKernelsCoarse)};
+      require_equal(train(world, device), expected, close, name);
+    });
+  }
+}
+
 /// Values that are not finite must not stay in what PowerSGD keeps, and nobody may wait to find them.
 TEST_F(DistributeOnDevices, RestartsPowerSgdAfterInfinities) {
   on_devices(2, [&](const World& world, const at::Device& device) {

@@ -115,6 +115,18 @@ TEST_F(ObserverOnDevices, PassesAStepOnWhenTheDeviceHasDoneIt) {
   });
 }
 
+/// Its clock is compared with the host's behind what the device has to do.
+TEST_F(ObserverOnDevices, BeginsOnABusyDevice) {
+  on_devices(1, [&](const World& world, const at::Device& device) {
+    const Tensor tensor = at::ones({4}, device);
+    const auto kernels = compute(tensor, 3);
+    const auto observer = make_observer(world, silent(), {}, device);
+    EXPECT_TRUE(observer->device());
+    EXPECT_GT(kernels.back().end_ns(), 0) << "it was waited for";
+    observer->close();
+  });
+}
+
 TEST_F(ObserverOnDevices, CountsNoTimeBeforeTheClockIsRestarted) {
   on_devices(1, [&](const World& world, const at::Device& device) {
     const Tensor tensor = at::ones({4}, device);

@@ -119,8 +119,8 @@ TEST_F(StateOnDevices, GoesOnWithTheSameBits) {
   }
 }
 
-/// Copies from a device note who uses its memory, which the schema of that operator calls a write. A save is none:
-/// not of an optimizer that would use gradients, and not to parameters that are held whole.
+/// A save is no write: not of an optimizer that would use gradients. Nor is a note of who uses memory, though its
+/// operator's schema calls it one: not to parameters that are held whole.
 TEST_F(StateOnDevices, SavesBetweenBackwardAndStep) {
   const TemporaryFolder folder;
   on_devices(2, [&](const World& world, const at::Device& device) {

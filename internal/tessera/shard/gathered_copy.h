@@ -15,8 +15,8 @@ namespace tessera {
 /// A flat parameter that every rank assembles from the others' parts, in memory of its own.
 class GatheredCopy : public FlatSource {
  public:
+  /// The memory of a gather that nobody waits for is kept by the group until it has arrived.
   GatheredCopy(Communicator comm, FlatSpec spec, BufferPool buffers);
-  ~GatheredCopy() override;
 
   at::Tensor make_shard() override;
   void start(const at::Tensor& shard) override;

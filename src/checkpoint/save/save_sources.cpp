@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -65,22 +66,30 @@ std::span<const std::byte> bytes_of(const at::Tensor& values) {
 
 bool is_on_host(const at::Tensor& part) { return part.is_cpu(); }
 
+/// The thread that writes the bytes waits for it and frees it: see Note [Threads that ask devices].
+std::shared_ptr<c10::Event> event_of(const at::Device& device) {
+  return {new c10::Event(device.type()), [device](c10::Event* event) {
+            const c10::DeviceGuard there(device);
+            delete event;
+          }};
+}
+
 /// Copies from devices to pinned memory, each on a stream of its own.
 class DeviceCopies {
  public:
   void copy(std::byte* place, const at::Tensor& part) {
     const c10::Stream side = stream_of(part.device());
-    part.record_stream(side);
     const c10::StreamGuard on_side(side);
     at::from_blob(place, part.sizes(), part.options().device(at::kCPU).requires_grad(false))
         .copy_(part, /*non_blocking=*/true);
   }
 
-  /// What is launched from now on waits for the copies: it may write to what is copied.
+  /// What is launched from now on waits for the copies: it may write to what is copied, or to memory of it that was
+  /// freed since.
   std::vector<std::shared_ptr<c10::Event>> end() {
     std::vector<std::shared_ptr<c10::Event>> ends;
     for (const auto& [device, side] : sides_) {
-      auto& copied = ends.emplace_back(std::make_shared<c10::Event>(device.type()));
+      auto& copied = ends.emplace_back(event_of(device));
       copied->record(side);
       copied->block(*current_stream(device));
     }
@@ -138,7 +147,10 @@ SaveSources SaveSources::copied(const std::vector<at::Tensor>& parts, const Copy
 }
 
 void SaveSources::wait() const {
-  for (const auto& copied : copied_from) copied->synchronize();
+  for (const auto& copied : copied_from) {
+    const c10::DeviceGuard there(copied->device());
+    copied->synchronize();
+  }
 }
 
 }  // namespace tessera::checkpoints

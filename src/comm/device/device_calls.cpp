@@ -1,5 +1,7 @@
 #include "comm/device/device_calls.h"
 
+#include <c10/core/DeviceGuard.h>
+
 #include <exception>
 #include <utility>
 
@@ -20,11 +22,11 @@ DeviceCalls::~DeviceCalls() {
   if (thread_.joinable()) thread_.join();
 }
 
-void DeviceCalls::follow(std::uint64_t ticket, c10::intrusive_ptr<c10d::Work> work, std::chrono::milliseconds timeout,
-                         std::function<std::string()> describe) {
+void DeviceCalls::follow(std::uint64_t ticket, c10::intrusive_ptr<c10d::Work> work, c10::Device device,
+                         std::chrono::milliseconds timeout, std::function<std::string()> describe) {
   const std::lock_guard lock(mutex_);
   followed_.push_back(
-      {ticket, std::move(work), std::chrono::steady_clock::now() + timeout, timeout, std::move(describe)});
+      {ticket, std::move(work), device, std::chrono::steady_clock::now() + timeout, timeout, std::move(describe)});
   if (!thread_.joinable()) thread_ = std::thread([this] { look(); });
   changed_.notify_all();
 }
@@ -34,18 +36,30 @@ std::optional<std::string> DeviceCalls::failure() const {
   return failure_;
 }
 
+/// Note [Threads that ask devices]
+/// A new thread's current device is the first one. When the thread asks for an event of another device, or frees one,
+/// CUDA makes a context on the first, of hundreds of megabytes: each rank of a node would. So threads of ours have the
+/// device of what they ask for as the current one.
 std::pair<bool, std::string> DeviceCalls::state_of(const Followed& call) {
-  if (call.work->isCompleted()) {
-    const std::exception_ptr error = call.work->exception();
-    if (!error) return {true, ""};
-    try {
-      std::rethrow_exception(error);
-    } catch (const std::exception& thrown) {
-      return {true, call.describe() + ": " + thrown.what()};
+  const c10::DeviceGuard there(call.device);
+  try {
+    if (call.work->isCompleted()) {
+      if (const std::exception_ptr error = call.work->exception()) std::rethrow_exception(error);
+      return {true, ""};
     }
+  } catch (const std::exception& thrown) {  // of the call, or of a device that answers nothing any more
+    return {true, call.describe() + ": " + thrown.what()};
   }
   if (std::chrono::steady_clock::now() < call.deadline) return {false, ""};
   return {true, call.describe() + ": not done on the device after " + std::to_string(call.timeout.count()) + " ms"};
+}
+
+/// Frees what the calls kept.
+void DeviceCalls::forget(std::list<Followed>& calls) {
+  while (!calls.empty()) {
+    const c10::DeviceGuard there(calls.front().device);
+    calls.pop_front();
+  }
 }
 
 void DeviceCalls::look() {
@@ -65,7 +79,7 @@ void DeviceCalls::look() {
       if (!why.empty() && !failure_) failure_ = failure = std::move(why);
     }
     lock.unlock();
-    over.clear();  // frees what the calls kept
+    forget(over);
     if (!failure.empty() && watch_) watch_->explain(failure);
     std::this_thread::sleep_for(kPause);
     lock.lock();

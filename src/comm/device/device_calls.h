@@ -2,6 +2,7 @@
 
 #include <tessera/flight/recorder.h>
 
+#include <c10/core/Device.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <chrono>
@@ -28,9 +29,9 @@ class DeviceCalls {
   DeviceCalls(const DeviceCalls&) = delete;
   DeviceCalls& operator=(const DeviceCalls&) = delete;
 
-  /// `describe`: the call in words, for an error.
-  void follow(std::uint64_t ticket, c10::intrusive_ptr<c10d::Work> work, std::chrono::milliseconds timeout,
-              std::function<std::string()> describe);
+  /// `device`: the call's. `describe`: the call in words, for an error.
+  void follow(std::uint64_t ticket, c10::intrusive_ptr<c10d::Work> work, c10::Device device,
+              std::chrono::milliseconds timeout, std::function<std::string()> describe);
   /// The first failure; nothing while all is well.
   std::optional<std::string> failure() const;
 
@@ -38,6 +39,7 @@ class DeviceCalls {
   struct Followed {
     std::uint64_t ticket;
     c10::intrusive_ptr<c10d::Work> work;
+    c10::Device device;
     std::chrono::steady_clock::time_point deadline;
     std::chrono::milliseconds timeout;
     std::function<std::string()> describe;
@@ -46,6 +48,7 @@ class DeviceCalls {
   void look();
   /// Whether the call is over, and why it failed; "" if it did not.
   static std::pair<bool, std::string> state_of(const Followed& call);
+  static void forget(std::list<Followed>& calls);
 
   flight::Recorder& recorder_;
   Watch* const watch_;

@@ -392,10 +392,13 @@ void Replicas::train(const Train& body) const {
     own.back()->train(model.is_training());
   }
   const int callers = at::get_num_threads();
+  // The caller's: it has written the parameters there, and reads them there when all have returned.
+  const std::vector<c10::Stream> streams = current_streams(devices);
   const auto train_one = [&](World world) {
     const auto rank = static_cast<std::size_t>(world.rank());
     if (devices[rank].is_cpu()) set_intra_op_threads(state_->threads_per_replica);
     const c10::OptionalDeviceGuard device(devices[rank]);
+    const c10::MultiStreamGuard on_streams(streams);
     body(rank == 0 ? *state_->modules.front() : *own[rank - 1], std::move(world));
   };
   try {

@@ -1,8 +1,11 @@
 #include "data_parallel/synchroniser/update_rounds.h"
 
 #include <tessera/core/error.h>
+#include <tessera/shard/stream_order.h>
 
 #include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
 
 #include <algorithm>
 #include <utility>
@@ -21,12 +24,19 @@ at::TensorOptions tally_options(const FlatParameters& layout) {
   return at::TensorOptions().dtype(at::kLong).device(layout.parameters().front().device());
 }
 
+std::vector<c10::Stream> streams_of(const FlatParameters& layout) {
+  std::vector<c10::Device> devices;
+  for (const at::Tensor& parameter : layout.parameters()) devices.push_back(parameter.device());
+  return current_streams(devices);
+}
+
 }  // namespace
 
 UpdateRounds::UpdateRounds(Communicator comm, const FlatParameters& layout, RoundRules rules)
     : comm_(std::move(comm)),
       layout_(layout),
       rules_(rules),
+      streams_(streams_of(layout)),
       tally_(comm_.empty({kTallySize}, tally_options(layout))),
       thread_([this] { run(); }) {}
 
@@ -37,6 +47,14 @@ UpdateRounds::~UpdateRounds() {
   }
   changed_.notify_all();
   thread_.join();
+}
+
+void UpdateRounds::come_behind_rounds() const {
+  for (const c10::Stream& stream : streams_) order_streams(stream, *current_stream(stream.device()));
+}
+
+void UpdateRounds::let_rounds_come_behind() const {
+  for (const c10::Stream& stream : streams_) order_streams(*current_stream(stream.device()), stream);
 }
 
 FlatBuffers UpdateRounds::take_buffers() {
@@ -69,6 +87,7 @@ void UpdateRounds::contribute(FlatBuffers gradient) {
     spare_.push_back(std::move(contribution.sum));
     contribution = std::move(former);
   }
+  let_rounds_come_behind();
   contribution.versions.push_back(version_);
   pending_ = std::move(contribution);
   changed_.notify_all();
@@ -84,10 +103,12 @@ std::optional<FlatBuffers> UpdateRounds::next_update() {
   }
   FlatBuffers update = std::move(queue_.front());
   queue_.pop_front();
+  come_behind_rounds();
   return update;
 }
 
 void UpdateRounds::applied(FlatBuffers update) {
+  let_rounds_come_behind();
   const std::lock_guard lock(mutex_);
   spare_.push_back(std::move(update));
   ++version_;
@@ -139,6 +160,8 @@ void UpdateRounds::rethrow_failure() const {
 
 void UpdateRounds::run() {
   try {
+    const c10::DeviceGuard device(tally_.device());
+    const c10::MultiStreamGuard on_streams(streams_);
     run_rounds();
   } catch (...) {
     const std::lock_guard lock(mutex_);

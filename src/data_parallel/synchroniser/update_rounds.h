@@ -3,6 +3,8 @@
 #include <tessera/comm/communicator.h>
 #include <tessera/data_parallel/synchroniser.h>
 
+#include <c10/core/Stream.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -38,6 +40,11 @@ struct RoundRules {
 /// A round begins with a tally of a few numbers. When no rank has a gradient, nothing else is sent and the round's
 /// number is used again. A rank without a gradient answers the tally only after a short wait, so that an idle job does
 /// not spin.
+///
+/// On devices rounds have the streams that were the program's when the thread began. A program with several streams
+/// cannot see when a round uses what it has given, or makes what it takes: so each side comes behind the other's work
+/// when a buffer changes sides. A round ends with the host's wait for the tally of the next one, so whoever joins the
+/// thread may free all buffers.
 class UpdateRounds {
  public:
   /// Starts the thread. `layout` must outlive it.
@@ -89,11 +96,15 @@ class UpdateRounds {
   std::chrono::nanoseconds grace() const;
   void note_computing_time();
   void rethrow_failure() const;
+  /// The calling thread's streams wait for the rounds', and those for them.
+  void come_behind_rounds() const;
+  void let_rounds_come_behind() const;
 
   const Communicator comm_;
   const FlatParameters& layout_;
   const RoundRules rules_;
-  at::Tensor tally_;  // used by the thread alone
+  const std::vector<c10::Stream> streams_;  // of the rounds: one for each device
+  at::Tensor tally_;                        // used by the thread alone
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

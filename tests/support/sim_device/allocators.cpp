@@ -49,7 +49,9 @@ struct DeviceAllocator final : c10::DeviceAllocator {
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t /*pool*/) override {}
   void recordStream(const c10::DataPtr& memory, c10::Stream stream) override {
-    if (memory.get()) Runtime::get().record_use(memory.get(), Runtime::get().queue(stream));
+    // As allocators of real devices do: what others lend to a storage is not theirs.
+    if (memory.get_deleter() != &free_block) return;
+    Runtime::get().record_use(memory.get(), Runtime::get().queue(stream));
   }
   /// Memory that was freed is active as long as other streams use it, and allocated no longer.
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
@@ -86,7 +88,7 @@ REGISTER_ALLOCATOR(kSim, &the_device_allocator);
 
 }  // namespace
 
-c10::Allocator* device_allocator() { return &the_device_allocator; }
+c10::DeviceAllocator* device_allocator() { return &the_device_allocator; }
 
 at::HostAllocator* pinned_allocator() {
   static auto* const instance = new PinnedAllocator;

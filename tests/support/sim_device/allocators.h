@@ -1,12 +1,12 @@
 #pragma once
 
 #include <ATen/core/CachingHostAllocator.h>
-#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 
 namespace tessera::testing::sim {
 
 /// On the current device and stream.
-c10::Allocator* device_allocator();
+c10::DeviceAllocator* device_allocator();
 at::HostAllocator* pinned_allocator();
 
 }  // namespace tessera::testing::sim

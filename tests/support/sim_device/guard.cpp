@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/sim_device/allocators.h"
 #include "support/sim_device/runtime.h"
 
 namespace tessera::testing::sim {
@@ -26,6 +27,19 @@ c10::Stream pooled_stream(int device) {
   }
   return streams[next[device]++ % kNumStreams];
 }
+
+Runtime& runtime_for(const c10::Stream& stream) {
+  Runtime::get().count_call(stream.device_index());
+  return Runtime::get();
+}
+
+/// One that was never recorded is of no device.
+Runtime& runtime_for(const EventState& event) {
+  if (event.stream) Runtime::get().count_call(event.device);
+  return Runtime::get();
+}
+
+EventState& event_at(void* event) { return *static_cast<EventState*>(event); }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kSim; }
@@ -64,10 +78,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return before;
   }
   bool queryStream(const c10::Stream& stream) const override {
-    return Runtime::get().is_done(Runtime::get().queue(stream));
+    return runtime_for(stream).is_done(Runtime::get().queue(stream));
   }
   void synchronizeStream(const c10::Stream& stream) const override {
-    Runtime::get().wait(Runtime::get().queue(stream));
+    runtime_for(stream).wait(Runtime::get().queue(stream));
   }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
     Runtime::get().wait_for_device(device < 0 ? current_device() : device);
@@ -76,29 +90,31 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex /*device*/,
               const c10::EventFlag /*flag*/) const override {
     if (!*event) *event = new EventState;
-    Runtime::get().record(*static_cast<EventState*>(*event), Runtime::get().queue(stream));
+    runtime_for(stream).record(event_at(*event), Runtime::get().queue(stream));
   }
   void block(void* event, const c10::Stream& stream) const override {
-    if (event) Runtime::get().block(*static_cast<EventState*>(event), Runtime::get().queue(stream));
+    if (event) runtime_for(stream).block(event_at(event), Runtime::get().queue(stream));
   }
   bool queryEvent(void* event) const override {
-    return !event || Runtime::get().is_done(*static_cast<EventState*>(event));
+    return !event || runtime_for(event_at(event)).is_done(event_at(event));
   }
   void synchronizeEvent(void* event) const override {
-    if (event) Runtime::get().wait(*static_cast<EventState*>(event));
+    if (event) runtime_for(event_at(event)).wait(event_at(event));
   }
   void destroyEvent(void* event, const c10::DeviceIndex /*device*/) const noexcept override {
+    if (!event) return;
+    runtime_for(event_at(event));
     delete static_cast<EventState*>(event);
   }
   double elapsedTime(void* from, void* to, const c10::DeviceIndex /*device*/) const override {
     constexpr double kMsInNs = 1e-6;
-    const auto& begin = *static_cast<EventState*>(from);
-    const auto& end = *static_cast<EventState*>(to);
-    TORCH_CHECK(Runtime::get().is_done(begin) && Runtime::get().is_done(end), "an event is not over yet");
+    const auto& begin = event_at(from);
+    const auto& end = event_at(to);
+    TORCH_CHECK(runtime_for(begin).is_done(begin) && Runtime::get().is_done(end), "an event is not over yet");
     return static_cast<double>(*end.when_ns - *begin.when_ns) * kMsInNs;
   }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
-    if (data.get()) Runtime::get().record_use(data.get(), Runtime::get().queue(stream));
+    device_allocator()->recordStream(data, stream);
   }
 };
 

@@ -155,6 +155,7 @@ void Runtime::record(EventState& event, StreamQueue& queue) {
   queue.clock().learn(known_to_host());
   event.stream = &queue;
   event.clock = queue.clock();
+  event.device = queue.device();
   event.when_ns = std::make_shared<std::atomic<std::int64_t>>(0);
   event.ticket = queue.push([when = event.when_ns] { *when = now_ns(); });
 }
@@ -225,6 +226,12 @@ void Runtime::wait(StreamQueue& queue) {
     now = {&queue, queue.last_ticket(), queue.clock(), nullptr};
   }
   wait(now);
+}
+
+void Runtime::count_call(int device) {
+  if (device == current_device()) return;
+  const std::lock_guard lock(mutex_);
+  ++counts_.num_calls_from_elsewhere;
 }
 
 void Runtime::wait_for_device(int device) {

@@ -25,6 +25,7 @@ struct EventState {
   std::uint64_t ticket = 0;
   Clock clock;
   std::shared_ptr<std::atomic<std::int64_t>> when_ns;  ///< 0: not yet
+  int device = -1;                                     ///< the stream's, which is gone before the last events are
 };
 
 /// Bytes of a device.
@@ -60,6 +61,8 @@ class Runtime {
   void wait(const EventState& event);
   bool is_done(StreamQueue& queue);
   void wait(StreamQueue& queue);
+  /// The calling thread says something of this device.
+  void count_call(int device);
   void wait_for_device(int device);
   void wait_for_all();
 

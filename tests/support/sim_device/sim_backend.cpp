@@ -4,6 +4,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <map>
 #include <mutex>
@@ -47,8 +48,8 @@ class StreamWork : public c10d::Work {
 
   /// Nobody has waited: as with NCCL, the tensors stay until the device is done.
   ~StreamWork() override {
-    Runtime& runtime = Runtime::get();
-    for (const Tensor& one : kept_) runtime.record_use(one.const_data_ptr(), runtime.queue(stream_));
+    const c10::impl::VirtualGuardImpl guard(kSim);
+    for (const Tensor& one : kept_) guard.recordDataPtrOnStream(one.storage().data_ptr(), stream_);
   }
 
   bool isCompleted() override { return end_.query(); }

@@ -61,6 +61,8 @@ void reset_peak_bytes(int device);
 struct Counts {
   std::uint64_t num_launches = 0;
   std::uint64_t num_host_waits = 0;  ///< for streams, events and devices
+  /// About events and streams, by threads with another current device: CUDA makes a context on that one too.
+  std::uint64_t num_calls_from_elsewhere = 0;
 };
 Counts counts();
 
