@@ -90,6 +90,8 @@ GatherSchedule::GatherSchedule(const std::vector<std::unique_ptr<Unit>>& units, 
       writers_(units.size(), 0) {}
 
 void GatherSchedule::use(int unit, Pass pass) {
+  // It is whole, perhaps for this rank alone: what that does with it tells nothing about the order that all ranks have.
+  if (holds_[static_cast<std::size_t>(unit)] > 0) return;
   const bool is_new = wanted_.empty() || wanted_.front() != unit;
   if (is_new) {
     order_.used(unit, pass);
