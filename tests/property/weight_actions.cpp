@@ -1,6 +1,5 @@
 #include <torch/torch.h>
 
-#include <mutex>
 #include <set>
 #include <sstream>
 
@@ -79,7 +78,7 @@ void write(const Action& action, User& user, Seen& /*seen*/) {
 
 Tensor saved_copy_of(User& user, std::int64_t number) {
   const std::string bytes = saved(user.model());
-  const std::lock_guard lock(archive_mutex());
+  const auto lock = lock_archives();
   std::istringstream file(bytes);
   torch::serialize::InputArchive again;
   again.load_from(file);
