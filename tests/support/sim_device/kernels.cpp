@@ -316,6 +316,7 @@ Tensor on_host(const Tensor& tensor) {
   const auto options = tensor.options().device(at::kCPU).pinned_memory(false).requires_grad(false);
   Tensor same = at::from_blob(address, tensor.sizes(), tensor.strides(), options);
   if (tensor.is_conj()) same = same.conj();
+  if (tensor.is_neg()) same = same._neg_view();
   return same;
 }
 
