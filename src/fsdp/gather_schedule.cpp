@@ -19,7 +19,7 @@ constexpr std::size_t kMaxEvents = 10'000;
 
 void SamePath::note(Event event, int unit) {
   const int code = 2 * unit + (event == Event::kAverage ? 1 : 0);
-  digest_.add(static_cast<std::uint64_t>(code + 1));
+  digest_.add(static_cast<std::uint64_t>(code) + 1);
   if (events_.size() < kMaxEvents) events_.push_back(code);
 }
 
