@@ -164,6 +164,14 @@ TEST(SimOperators, HaveTheGradientsOfTheCpu) {
   }
 }
 
+/// Kernels of backends write to it on threads that are not in that mode.
+TEST(SimOperators, HaveOrdinaryTensorsInInferenceMode) {
+  const c10::InferenceMode guard;
+  const Tensor values = torch::zeros({2}, device());
+  EXPECT_TRUE(values.is_inference());
+  EXPECT_FALSE(on_host(values).is_inference());
+}
+
 /// As DDP meets them: made dense where they arrive, and added to dense ones of before.
 TEST(SimOperators, HaveTheSparseGradientsOfTheCpu) {
   at::set_num_threads(1);
