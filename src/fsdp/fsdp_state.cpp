@@ -32,6 +32,13 @@ bool only_looks(std::string_view operator_name) {
   return operator_name == "aten::detach" || operator_name == "detach" || operator_name == "aten::alias";
 }
 
+/// A logger, and torch::save() of a model on a device, use detached tensors, which begin no forward: one rank may do so
+/// alone. A frozen parameter requires no gradient either, but begins one.
+bool computes(const intercept::Use& use, const std::vector<at::Tensor>& parameters) {
+  return use.tensor().requires_grad() ||
+         std::ranges::any_of(parameters, [&](const at::Tensor& one) { return one.is_same(use.tensor()); });
+}
+
 }  // namespace
 
 // ---- set-up ---------------------------------------------------------------------------------------------------------
@@ -146,7 +153,8 @@ void FsdpState::on_parameter_use(int unit, const intercept::Use& use) {
       passes_->find_failure();
     }
     if (const auto recorder = recorder_.lock()) recorder->pass_begins(pass);
-    if (pass == Pass::kForward && passes_->phase() == Phase::kBetween) begin_forward();
+    const bool begins = pass == Pass::kForward && passes_->phase() == Phase::kBetween;
+    if (begins && computes(use, used.parameters())) begin_forward();
     // The forward may have begun before this unit was unfrozen, for example with a parameter in a log line.
     if (!used.is_trained() && use.tensor().requires_grad()) used.require_unchanged();
     gathers_->use(unit, pass);
@@ -196,11 +204,7 @@ void FsdpState::on_replicated_use(const intercept::Use& use) {
   if (promise_ && !busy_ && use.writes()) promise_->note_write();
   if (busy_ || kept_error_ || !is_own_thread()) return;
   if (intercept::present_pass() != Pass::kForward || only_looks(use.operator_name())) return;
-  // A logger uses detached tensors, which begin no forward. A frozen parameter requires no gradient either, but does.
-  const bool is_parameter = !use.tensor().requires_grad() &&
-                            std::any_of(replicated().tensors.begin(), replicated().tensors.end(),
-                                        [&](const at::Tensor& parameter) { return parameter.is_same(use.tensor()); });
-  if (!use.tensor().requires_grad() && !is_parameter) return;
+  if (!computes(use, replicated().tensors)) return;
   const Flag busy(busy_);
   try {
     passes_->find_failure();

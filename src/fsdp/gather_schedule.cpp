@@ -19,7 +19,7 @@ constexpr std::size_t kMaxEvents = 10'000;
 
 void SamePath::note(Event event, int unit) {
   const int code = 2 * unit + (event == Event::kAverage ? 1 : 0);
-  digest_.add(static_cast<std::uint64_t>(code + 1));
+  digest_.add(static_cast<std::uint64_t>(code) + 1);
   if (events_.size() < kMaxEvents) events_.push_back(code);
 }
 
@@ -84,6 +84,8 @@ GatherSchedule::GatherSchedule(const std::vector<std::unique_ptr<Unit>>& units, 
       writers_(units.size(), 0) {}
 
 void GatherSchedule::use(int unit, Pass pass) {
+  // It is whole, perhaps for this rank alone: what that does with it tells nothing about the order that all ranks have.
+  if (holds_[static_cast<std::size_t>(unit)] > 0) return;
   const bool is_new = wanted_.empty() || wanted_.front() != unit;
   if (is_new) {
     order_.used(unit, pass);

@@ -242,11 +242,11 @@ void ExactSum::add_squares(const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   std::map<std::string, std::vector<at::Tensor>> norms;  // by device
   for (const at::Tensor& values : tensors) {
+    const at::Tensor numbers = values.is_complex() ? at::view_as_real(values.detach().resolve_conj()) : values.detach();
     if (values.is_cpu()) {
-      add_squares_on_cpu(values);
+      add_squares_on_cpu(numbers);
     } else {
-      norms[values.device().str()].push_back(
-          at::linalg_vector_norm(values.detach(), 2, std::nullopt, false, at::kDouble));
+      norms[values.device().str()].push_back(at::linalg_vector_norm(numbers, 2, std::nullopt, false, at::kDouble));
     }
   }
   for (const auto& [device, of_device] : norms) {
@@ -255,9 +255,7 @@ void ExactSum::add_squares(const std::vector<at::Tensor>& tensors) {
 }
 
 void ExactSum::add_squares_on_cpu(const at::Tensor& values) {
-  at::Tensor numbers = values.is_complex() ? at::view_as_real(values.detach().resolve_conj()) : values.detach();
-  if (numbers.scalar_type() != at::kDouble) numbers = numbers.to(at::kFloat);
-  numbers = numbers.contiguous();
+  const at::Tensor numbers = values.to(values.scalar_type() == at::kDouble ? at::kDouble : at::kFloat).contiguous();
   std::mutex mutex;
   at::parallel_for(0, numbers.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
     ExactSum part;

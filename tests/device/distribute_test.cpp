@@ -41,7 +41,7 @@ TEST_F(DistributeOnDevices, TrainsOnAStreamOfTheProgram) {
                 ProgramStream::kItsOwn);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, DistributedParityOnDevices, ::testing::Values("gpt", "conv", "function"));
+INSTANTIATE_TEST_SUITE_P(Models, DistributedParityOnDevices, ::testing::Values("gpt", "conv", "lstm", "function"));
 
 /// Weights wide enough for each hook to compress them.
 torch::nn::Sequential wide_model() {

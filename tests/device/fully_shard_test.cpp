@@ -40,7 +40,7 @@ TEST_F(ShardsOnDevices, TrainOnAStreamOfTheProgram) {
                 ProgramStream::kItsOwn);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ShardedParityOnDevices, ::testing::Values("gpt", "conv", "function"));
+INSTANTIATE_TEST_SUITE_P(Models, ShardedParityOnDevices, ::testing::Values("gpt", "conv", "lstm", "function"));
 
 /// Layers that are large beside what is between them.
 struct Tower : torch::nn::Module {

@@ -93,6 +93,10 @@ const std::vector<Case>& cases() {
       SIM_CASE(torch::mv(square, a[0])),
       SIM_CASE(torch::baddbmm(images[0], images[0], images[1])),
       SIM_CASE(at::real(at::polar(a.abs(), b)).clone()),
+      SIM_CASE(at::real(at::complex(a, b).conj().clone()).clone()),
+      SIM_CASE(at::imag(at::complex(a, b).conj().clone()).clone()),
+      SIM_CASE(at::imag(at::complex(a, b).conj()).clone()),
+      SIM_CASE(at::imag(at::complex(a, b).conj() * at::complex(b, a)).clone()),
       SIM_CASE(torch::linalg_inv(square)),
       SIM_CASE(torch::bincount(index)),
       SIM_CASE(torch::searchsorted(std::get<0>(a.sort(1)), b)),
@@ -158,6 +162,41 @@ TEST(SimOperators, HaveTheGradientsOfTheCpu) {
     const double largest = expected[i].abs().max().item<double>();
     EXPECT_LE((found[i] - expected[i]).abs().max().item<double>(), 1e-5 * largest) << i;
   }
+}
+
+/// Kernels of backends write to it on threads that are not in that mode.
+TEST(SimOperators, HaveOrdinaryTensorsInInferenceMode) {
+  const c10::InferenceMode guard;
+  const Tensor values = torch::zeros({2}, device());
+  EXPECT_TRUE(values.is_inference());
+  EXPECT_FALSE(on_host(values).is_inference());
+}
+
+/// As DDP meets them: made dense where they arrive, and added to dense ones of before.
+TEST(SimOperators, HaveTheSparseGradientsOfTheCpu) {
+  at::set_num_threads(1);
+  torch::manual_seed(1);
+  torch::nn::Embedding words(torch::nn::EmbeddingOptions(10, 8).padding_idx(3).sparse(true));
+  {
+    // Sums of these have no roundings, so their order does not matter.
+    const torch::NoGradGuard no_grad;
+    words->weight.copy_(torch::randint(-8, 8, {10, 8}));
+  }
+  const Tensor ids = torch::randint(0, 10, {4, 3});
+  const auto gradient = [&](const c10::Device& on) {
+    words->to(on);
+    // Twice in a graph: the gradients of both are added as they are.
+    const auto squares = [&](const Tensor& some) { return words->forward(some.to(on)).square().sum(); };
+    const auto backward = [&] { (squares(ids) + squares(ids.t())).backward(); };
+    words->weight.mutable_grad() = Tensor();
+    backward();
+    EXPECT_TRUE(words->weight.grad().is_sparse());
+    words->weight.mutable_grad() = words->weight.grad().to_dense();
+    backward();
+    return words->weight.grad().cpu();
+  };
+  const Tensor expected = gradient(at::kCPU);
+  EXPECT_TRUE(at::equal(gradient(device()), expected));
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <sstream>
+#include <tuple>
 
 #include "property/play.h"
 #include "support/temporary_folder.h"
@@ -44,14 +45,12 @@ std::uint64_t number_of(const Options& options, const std::string& name, std::ui
   return found == options.end() ? otherwise : std::stoull(found->second);
 }
 
-/// Without what to(device) takes apart in one process too: views, and parameters that share memory. And without loading
-/// of archives: threads write those one after the other, while the device of one waits for what another will launch.
+/// Without what to(device) takes apart in one process too: views, and parameters that share memory.
 void put_on_devices(Program& program, const std::string& type) {
   Config& config = program.config;
   config.device_type = type;
   config.keeps_views = false;
   if (config.oddity == "view" || config.oddity == "aliases") config.oddity.clear();
-  std::erase_if(program.actions, [](const Action& action) { return action.kind == "load_saved"; });
 }
 
 Program program_of(const Options& options, std::uint64_t seed, int num_ranks) {
@@ -110,6 +109,7 @@ Meeting::Memory& memory_in(const std::string& path) {
 /// One rank of a pool that plays one program after another.
 int run_as_rank(const Options& options) {
   const World world = init(WorldOptions().timeout(kGroupTimeout).backend(options.at("--backend")));
+  if (options.contains("--device")) std::ignore = world.device();  // the current one from here on
   Meeting meeting(memory_in(options.at("--meeting")), world.rank(), world.size());
   const std::uint64_t first = number_of(options, "--seed", 0);
   int num_failed = 0;

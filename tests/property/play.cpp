@@ -28,14 +28,6 @@ constexpr double kLeastScale = 1e-3;
 constexpr double kTolerance = 1e-9;
 constexpr double kToleranceAtMost = 1e-7;
 
-/// For those LibTorch has kernels of its own on accelerators, which the simulated one does not have.
-bool has_recurrent_layers(const torch::nn::Module& model) {
-  return std::ranges::any_of(model.modules(), [](const std::shared_ptr<torch::nn::Module>& one) {
-    return one->as<torch::nn::LSTM>() || one->as<torch::nn::GRU>() || one->as<torch::nn::LSTMCell>() ||
-           one->as<torch::nn::GRUCell>();
-  });
-}
-
 /// How an action went.
 struct Outcome {
   enum class Kind { kDone, kRefused, kFailed } kind = Kind::kDone;
@@ -101,11 +93,6 @@ class Judge {
 
  private:
   void begin() {
-    if (!config_.device_type.empty() && has_recurrent_layers(*make_model(program_.seed, config_, /*dense=*/true))) {
-      ++played_.num_refused;
-      is_over_ = true;
-      return;
-    }
     Outcome outcome = outcome_of([&] { ranked_ = make_on_rank(program_.seed, config_, comm_); });
     if (outcome.kind == Outcome::Kind::kRefused && !config_.is_plain() &&
         objection_to(outcome.text, {}, config_, {}).empty()) {

@@ -1,6 +1,5 @@
 #include <torch/torch.h>
 
-#include <mutex>
 #include <set>
 #include <sstream>
 
@@ -31,6 +30,10 @@ void log(const Action& action, User& user, Seen& seen) {
   const Tensor parameter = parameter_of(user, action.number);
   seen.add("logged", Seen::kAll, user.is_here(parameter) ? parameter.abs().sum() : Tensor());
 }
+
+/// To real numbers that the host may touch. LibTorch refuses to give one to complex numbers, which on a device nobody
+/// would ask for.
+bool has_pointer(const Tensor& parameter) { return parameter.device().is_cpu() && !parameter.is_complex(); }
 
 void write(const Action& action, User& user, Seen& /*seen*/) {
   Tensor parameter = parameter_of(user, action.number);
@@ -64,7 +67,7 @@ void write(const Action& action, User& user, Seen& /*seen*/) {
       break;
     default: {
       const auto whole = user.gather(/*write_back=*/true);
-      if (!parameter.device().is_cpu()) {
+      if (!has_pointer(parameter)) {
         while (parameter.dim() > 0) parameter = parameter.select(0, -1);
         parameter.fill_(factor);
         break;
@@ -79,7 +82,7 @@ void write(const Action& action, User& user, Seen& /*seen*/) {
 
 Tensor saved_copy_of(User& user, std::int64_t number) {
   const std::string bytes = saved(user.model());
-  const std::lock_guard lock(archive_mutex());
+  const auto lock = lock_archives();
   std::istringstream file(bytes);
   torch::serialize::InputArchive again;
   again.load_from(file);
@@ -97,9 +100,9 @@ Tensor saved_copy_of(User& user, std::int64_t number) {
   return value;
 }
 
-/// By its pointer, where the host may read that.
+/// By its pointer, where there is one.
 Tensor first_of(const Tensor& parameter) {
-  if (!parameter.device().is_cpu()) return parameter.flatten()[0].cpu();
+  if (!has_pointer(parameter)) return parameter.flatten()[0].cpu();
   return torch::full({}, parameter.data_ptr<double>()[0], torch::kDouble);
 }
 

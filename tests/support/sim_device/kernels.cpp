@@ -2,6 +2,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -312,10 +313,12 @@ void call_on_sim(const c10::OperatorHandle& op, Stack* stack) {
 }  // namespace
 
 Tensor on_host(const Tensor& tensor) {
+  const c10::InferenceMode is_none(false);  // kernels write to it on threads that are not in that mode
   char* const address = tensor.numel() > 0 ? Runtime::get().for_kernels(tensor.const_data_ptr()) : nullptr;
   const auto options = tensor.options().device(at::kCPU).pinned_memory(false).requires_grad(false);
   Tensor same = at::from_blob(address, tensor.sizes(), tensor.strides(), options);
   if (tensor.is_conj()) same = same.conj();
+  if (tensor.is_neg()) same = same._neg_view();
   return same;
 }
 
