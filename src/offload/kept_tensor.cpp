@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -21,6 +22,23 @@ KeptTensor::KeptTensor(std::shared_ptr<Places> places, Tier tier, Kind kind, std
   const auto memory = places_->memory->take(num_bytes, kind, what_);
   std::memset(memory.get(), 0, num_bytes);
   storage_.give(bytes_of(tensor_in(memory, num_elements, dtype)));
+}
+
+at::Tensor KeptTensor::stand_in(std::int64_t first, at::IntArrayRef shape) {
+  at::Tensor tensor = storage_.view(first, shape);
+  const std::int64_t end = first + tensor.numel();
+  std::erase_if(taken_, [&](const Taken& one) { return one.by.expired() && first <= one.first && one.end <= end; });
+  taken_.push_back({first, end, c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr())});
+  return tensor;
+}
+
+bool KeptTensor::is_taken(std::int64_t first, std::int64_t end) const {
+  return std::ranges::any_of(taken_,
+                             [&](const Taken& one) { return one.first < end && first < one.end && !one.by.expired(); });
+}
+
+bool KeptTensor::was_taken(std::int64_t first, std::int64_t end) const {
+  return std::ranges::any_of(taken_, [&](const Taken& one) { return one.first < end && first < one.end; });
 }
 
 StreamedTensor KeptTensor::streamed() const {

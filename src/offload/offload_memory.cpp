@@ -27,7 +27,6 @@ void OffloadMemory::keep(const at::Tensor& shard, FileSource* source, std::strin
                                             .name = std::move(name),
                                             .note = nullptr,
                                             .states = {},
-                                            .state_notes = {},
                                             .gradient = nullptr,
                                             .factors = {}});
   kept->note = std::make_unique<shard::TrainedMemoryNote>(shard, weak_from_this());
@@ -65,21 +64,31 @@ OffloadMemory::Shard& OffloadMemory::shard_of(const at::Tensor& trained) const {
 
 // ---- what is kept ---------------------------------------------------------------------------------------------------
 
+OffloadMemory::State& OffloadMemory::make_state(Shard& shard, std::size_t which) {
+  const std::string what = "the optimizer state of " + shard.name;
+  auto values = std::make_unique<KeptTensor>(
+      places_, places_->options.states(), Kind::kStates, shard.tensor.numel(), shard.tensor.scalar_type(), what,
+      what + " lies in a file (OffloadOptions::states), where only the step of tessera::optim::AdamW reads it");
+  auto note = std::make_unique<shard::TrainedMemoryNote>(values->whole(), weak_from_this());
+  return shard.states.emplace_back(State{which, std::move(values), std::move(note)});
+}
+
 at::Tensor OffloadMemory::keep_state(const at::Tensor& trained, std::size_t which, const at::Tensor& state) {
   places_->require_whole();
   Shard& shard = shard_of(trained);
-  const std::string what = "the optimizer state of " + shard.name;
-  while (shard.states.size() <= which) {
-    shard.states.push_back(std::make_unique<KeptTensor>(
-        places_, places_->options.states(), Kind::kStates, shard.tensor.numel(), shard.tensor.scalar_type(), what,
-        what + " lies in a file (OffloadOptions::states), where only the step of tessera::optim::AdamW reads it"));
-    shard.state_notes.push_back(std::make_unique<shard::TrainedMemoryNote>(
-        shard.states.back()->stand_in(0, {shard.tensor.numel()}), weak_from_this()));
-  }
-  KeptTensor& kept = *shard.states[which];
-  if (state.defined() && kept.holds(state)) return state;
+  const auto holds = [&](const State& one) { return one.values->holds(state); };
+  if (state.defined() && std::ranges::any_of(shard.states, holds)) return state;
   const std::int64_t first = place_in(shard.tensor, trained);
-  if (state.defined()) kept.set_values(first, state);
+  const std::int64_t end = first + trained.numel();
+  const auto free = std::ranges::find_if(
+      shard.states, [&](const State& one) { return one.which == which && !one.values->is_taken(first, end); });
+  KeptTensor& kept = *(free == shard.states.end() ? make_state(shard, which) : *free).values;
+  if (state.defined()) {
+    kept.set_values(first, state);
+  } else if (kept.was_taken(first, end)) {
+    // By an optimizer that is gone: a new one begins with nothing.
+    kept.set_values(first, at::zeros(trained.sizes(), trained.options()));
+  }
   return kept.stand_in(first, trained.sizes());
 }
 
@@ -120,8 +129,8 @@ at::Tensor OffloadMemory::read(const at::Tensor& kept) const {
   std::string what;
   for (const auto& shard : shards_) {
     if (shard->source && storage_of(shard->tensor) == storage_of(kept)) block = &shard->source->block();
-    for (const auto& state : shard->states) {
-      if (state->holds(kept)) block = state->streamed().block;
+    for (const State& state : shard->states) {
+      if (state.values->holds(kept)) block = state.values->streamed().block;
     }
     if (block) what = "what is read of " + shard->name;
     if (block) break;
@@ -193,28 +202,49 @@ void OffloadMemory::read_gradients(const std::vector<at::Tensor>& trained,
   });
 }
 
-void OffloadMemory::step(const std::vector<at::Tensor>& trained, std::size_t num_states,
-                         const std::function<void(const Piece& piece)>& update) {
+std::vector<OffloadMemory::Group> OffloadMemory::groups_of(const Stepped& stepped) const {
+  std::vector<Group> groups;
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    const Shard& shard = *shards_[i];
+    for (const Part& part : parts_in(shard, stepped.trained)) {
+      std::vector<const KeptTensor*> states;
+      for (const at::Tensor& state : stepped.states[part.index]) {
+        const auto found =
+            std::ranges::find_if(shard.states, [&](const State& one) { return one.values->holds(state); });
+        if (found == shard.states.end()) throw InternalError("offload: a state is to be stepped that is not kept here");
+        states.push_back(found->values.get());
+      }
+      const auto same =
+          std::ranges::find_if(groups, [&](const Group& group) { return group.shard == i && group.states == states; });
+      Group& group = same == groups.end() ? groups.emplace_back(Group{i, std::move(states), {}}) : *same;
+      group.parts.push_back(part);
+    }
+  }
+  return groups;
+}
+
+void OffloadMemory::step(const Stepped& stepped, const std::function<void(const Piece& piece)>& update) {
   places_->require_whole();
   if (begin_write_) begin_write_();
+  const std::vector<at::Tensor>& trained = stepped.trained;
+  const std::vector<Group> groups = groups_of(stepped);
   std::vector<StreamedPiece> pieces;
-  std::vector<std::vector<Part>> parts;
-  for (std::size_t i = 0; i < shards_.size(); ++i) {
-    Shard& shard = *shards_[i];
-    parts.push_back(parts_in(shard, trained));
-    if (parts.back().empty()) continue;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const Shard& shard = *shards_[groups[i].shard];
     if (shard.source) shard.source->prepare_step();
     std::vector<StreamedTensor> tensors{values_of(shard)};
-    for (std::size_t which = 0; which < num_states; ++which) tensors.push_back(shard.states.at(which)->streamed());
-    if (keeps_gradient(trained[parts.back().front().index])) tensors.push_back(gradient_of(shard));
-    add_pieces(shard, parts.back(), std::move(tensors), i, pieces);
+    for (const KeptTensor* const state : groups[i].states) tensors.push_back(state->streamed());
+    if (keeps_gradient(trained[groups[i].parts.front().index])) tensors.push_back(gradient_of(shard));
+    add_pieces(shard, groups[i].parts, std::move(tensors), i, pieces);
   }
   const auto change = [&](const StreamedPiece& piece, const std::vector<at::Tensor>& tensors) {
+    const Group& group = groups[piece.index];
+    const std::size_t num_states = group.states.size();
     const bool has_gradient = tensors.size() > num_states + 1;
     if (has_gradient) {
-      for (const double factor : shards_[piece.index]->factors) tensors.back().mul_(factor);
+      for (const double factor : shards_[group.shard]->factors) tensors.back().mul_(factor);
     }
-    for (const Part& one : parts[piece.index]) {
+    for (const Part& one : group.parts) {
       const std::int64_t begin = std::max(one.first, piece.first);
       const std::int64_t size = std::min(one.end, piece.first + piece.size) - begin;
       if (size <= 0) continue;

@@ -39,17 +39,21 @@ class OffloadMemory : public shard::TrainedMemory, public std::enable_shared_fro
                       const std::function<void(const at::Tensor& piece)>& read) override;
   void scale_gradient(const at::Tensor& trained, double factor) override;
   at::Tensor read(const at::Tensor& kept) const override;
-  void step(const std::vector<at::Tensor>& trained, std::size_t num_states,
-            const std::function<void(const Piece& piece)>& update) override;
+  void step(const Stepped& stepped, const std::function<void(const Piece& piece)>& update) override;
 
  private:
+  /// What one or several optimizers keep.
+  struct State {
+    std::size_t which;
+    std::unique_ptr<KeptTensor> values;
+    std::unique_ptr<shard::TrainedMemoryNote> note;
+  };
   struct Shard {
     at::Tensor tensor;
     FileSource* source;  // null: the tensor has its bytes
     std::string name;
     std::unique_ptr<shard::TrainedMemoryNote> note;
-    std::vector<std::unique_ptr<KeptTensor>> states;
-    std::vector<std::unique_ptr<shard::TrainedMemoryNote>> state_notes;
+    std::vector<State> states;
     std::unique_ptr<KeptTensor> gradient;  // null: gradients are ordinary tensors
     std::vector<double> factors;           // by which the gradient is to be multiplied, one after another
   };
@@ -59,9 +63,17 @@ class OffloadMemory : public shard::TrainedMemory, public std::enable_shared_fro
     std::int64_t first;
     std::int64_t end;
   };
+  /// Parts of a shard that are stepped together: their states lie together.
+  struct Group {
+    std::size_t shard;
+    std::vector<const KeptTensor*> states;
+    std::vector<Part> parts;
+  };
   Shard* find(const at::Tensor& trained) const;
   Shard& shard_of(const at::Tensor& trained) const;
   static std::vector<Part> parts_in(const Shard& shard, const std::vector<at::Tensor>& trained);
+  State& make_state(Shard& shard, std::size_t which);
+  std::vector<Group> groups_of(const Stepped& stepped) const;
   StreamedTensor gradient_of(const Shard& shard) const;
   StreamedTensor values_of(const Shard& shard) const;
   void add_pieces(const Shard& shard, const std::vector<Part>& parts, std::vector<StreamedTensor> tensors,

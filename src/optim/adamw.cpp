@@ -225,24 +225,25 @@ void AdamW::check_parameters() const {
 
 /// The parameters of a group that one memory keeps elsewhere.
 struct AdamW::KeptElsewhere {
-  std::vector<at::Tensor> parameters;
+  shard::TrainedMemory::Stepped stepped;
   std::vector<FusedBatch::Step> steps;
 
-  void run(shard::TrainedMemory& memory, const AdamWOptions& options, const LateNumbers* found) const {
-    memory.step(parameters, num_states(options), [&](const shard::TrainedMemory::Piece& piece) {
-      FusedBatch batch;
-      batch.add(piece, steps[piece.index]);
-      batch.run(options, found);
-    });
-  }
-  static std::size_t num_states(const AdamWOptions& options) { return options.amsgrad() ? 3 : 2; }
   void add(shard::TrainedMemory& memory, const at::Tensor& parameter, AdamWParamState& state,
            const AdamWOptions& options, const FusedBatch::Step& step) {
     state.exp_avg(memory.keep_state(parameter, 0, state.exp_avg()));
     state.exp_avg_sq(memory.keep_state(parameter, 1, state.exp_avg_sq()));
     if (options.amsgrad()) state.max_exp_avg_sq(memory.keep_state(parameter, 2, state.max_exp_avg_sq()));
-    parameters.push_back(parameter);
+    stepped.trained.push_back(parameter);
+    stepped.states.push_back({state.exp_avg(), state.exp_avg_sq()});
+    if (options.amsgrad()) stepped.states.back().push_back(state.max_exp_avg_sq());
     steps.push_back(step);
+  }
+  void run(shard::TrainedMemory& memory, const AdamWOptions& options, const LateNumbers* found) const {
+    memory.step(stepped, [&](const shard::TrainedMemory::Piece& piece) {
+      FusedBatch batch;
+      batch.add(piece, steps[piece.index]);
+      batch.run(options, found);
+    });
   }
 };
 

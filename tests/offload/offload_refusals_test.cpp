@@ -128,6 +128,44 @@ TEST(OffloadRefusals, GradientsAreNotAddedToScaledOnes) {
   });
 }
 
+/// States were found by their parameter: a second optimizer went on with those of the first.
+TEST(OffloadStates, AreThoseOfOneOptimizer) {
+  const auto weights = [](const OffloadOptions& options) {
+    at::Tensor weight;
+    run_threads(1, [&](const World& world) {
+      const Offload offload(options);
+      const auto model = std::make_shared<torch::nn::LinearImpl>(8, 8);
+      const at::NoGradGuard no_grad;
+      for (at::Tensor& parameter : model->parameters()) parameter.fill_(0.5);
+      const ShardedModel sharded =
+          fully_shard(model, world, FsdpOptions().min_num_params(0).flat_sources(offload.sources()));
+      const auto step = [&](torch::optim::Optimizer& optimizer, double scale) {
+        const at::AutoGradMode with_grad(true);
+        optimizer.zero_grad();
+        (model->forward(at::ones({2, 8})).sum() * scale).backward();
+        optimizer.step();
+      };
+      const optim::AdamWOptions rate(1e-2);
+      auto gone = std::make_unique<optim::AdamW>(sharded.parameters(), rate);
+      step(*gone, 1);
+      gone.reset();
+      optim::AdamW first(sharded.parameters(), rate);
+      step(first, -3);
+      optim::AdamW second(sharded.parameters(), rate);
+      step(second, 2);
+      step(first, 1);
+      weight = sharded.full_state_dict().at("weight");
+    });
+    return weight;
+  };
+  const at::Tensor expected = weights(OffloadOptions());
+  for (const Tier parameters : {Tier::kHost, Tier::kFile}) {
+    const TemporaryFolder folder;
+    const auto options = OffloadOptions().parameters(parameters).states(Tier::kFile).folders({folder.path().string()});
+    EXPECT_TRUE(at::equal(weights(options), expected));
+  }
+}
+
 TEST(OffloadRefusals, AFolderThatCannotBeUsedIsNamed) {
   expect_refused<StorageError>([] { Offload(OffloadOptions().states(Tier::kFile).folders({"/proc/nowhere"})); },
                                {"/proc/nowhere"});

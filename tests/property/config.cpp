@@ -102,6 +102,11 @@ Config draw_config(Dice& dice, int num_ranks, bool cuts_shards) {
   return config;
 }
 
+void put_in_files(Dice& dice, Config& config) {
+  if (!config.is_fsdp() || config.has_stages()) return;
+  config.in_files = dice.pick(std::vector<std::string>{"parameters", "states", "parameters and states"});
+}
+
 void put_on_stages(Dice& dice, Config& config) {
   share_layers(config, 1);
   config.is_wrapped = false;
@@ -131,6 +136,7 @@ std::string Config::text() const {
   if (keeps_views) text += ", keeps views";
   if (is_ddp()) return text + (has_hook ? ", hook" : "") + changes_of(ddp);
   if (num_replicas > 1) text += ", num_replicas " + std::to_string(num_replicas);
+  if (!in_files.empty()) text += ", in files " + in_files;
   if (wrap_elements > 0) text += ", wrap_elements " + std::to_string(wrap_elements);
   return text + changes_of(fsdp);
 }
@@ -150,6 +156,8 @@ Config Config::parse(const std::string& text) {
       config.keeps_views = true;
     } else if (item.rfind("on ", 0) == 0) {
       config.device_type = item.substr(3);
+    } else if (item.rfind("in files ", 0) == 0) {
+      config.in_files = item.substr(9);
     } else if (item.rfind("odd ", 0) == 0) {
       config.oddity = item.substr(4);
     } else if (item == "hook") {

@@ -27,6 +27,7 @@ struct Config {
   std::string oddity;              ///< of the model, see oddities.h; "": none
   bool keeps_views = false;        ///< of parameters, from before it is spread
   bool has_hook = false;           ///< gradients travel by a hook of the program's own
+  std::string in_files;  ///< of a model in shards: "parameters", "states", "parameters and states"; "": nothing
   DdpOptions ddp;
   FsdpOptions fsdp;
   PipelineOptions pipeline;
@@ -59,6 +60,8 @@ struct Config {
 
 /// `cuts_shards`: also tensor parallelism of models in shards.
 Config draw_config(Dice& dice, int num_ranks, bool cuts_shards);
+/// The same with parameters or states in files, if it has shards.
+void put_in_files(Dice& dice, Config& config);
 /// The same with a model on the stages of a pipeline, alone, copied or sharded, and with layers that are cut.
 void put_on_stages(Dice& dice, Config& config);
 

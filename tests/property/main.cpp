@@ -3,6 +3,7 @@
 //                     [--tp] [--cut-shards]           only those whose ranks share layers; also those of shards, which
 //                                                     still have defects
 //                     [--pp]                          all models are on the stages of a pipeline
+//                     [--files]                       all models in shards have some of it in files
 //                     [--device sim]                  ranks have accelerators; of property_programs_on_devices alone
 //   property_programs --seed S --count N --processes R --backend B    ranks are processes
 //   property_programs --seed S --show | --test [--keep 0,3,7]         what a program does, or a test that does it
@@ -49,12 +50,14 @@ std::uint64_t number_of(const Options& options, const std::string& name, std::ui
 void put_on_devices(Program& program, const std::string& type) {
   Config& config = program.config;
   config.device_type = type;
+  config.in_files.clear();
   config.keeps_views = false;
   if (config.oddity == "view" || config.oddity == "aliases") config.oddity.clear();
 }
 
 Program program_of(const Options& options, std::uint64_t seed, int num_ranks) {
-  Program program = make_program(seed, {num_ranks, options.contains("--cut-shards"), options.contains("--pp")});
+  Program program = make_program(
+      seed, {num_ranks, options.contains("--cut-shards"), options.contains("--pp"), options.contains("--files")});
   if (options.contains("--device")) put_on_devices(program, options.at("--device"));
   const auto keep = options.find("--keep");
   if (keep == options.end()) return program;

@@ -13,6 +13,8 @@ Program make_program(std::uint64_t seed, const Ways& ways) {
   // Of its own, so that a program without stages is the same as ever.
   Dice stages(seed * 104'729 + 7);
   if (stages.chance(ways.has_stages ? 100 : 15)) put_on_stages(stages, program.config);
+  Dice files(seed * 15'485'863 + 3);
+  if (files.chance(ways.uses_files ? 100 : 15)) put_in_files(files, program.config);
   // Defects that a long history needs are rare: most programs are short.
   const auto count = 30 + dice.below(dice.chance(20) ? 170 : 60);
   for (std::int64_t i = 0; i < count; ++i) program.actions.push_back(draw_action(dice, program.config));

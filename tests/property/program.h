@@ -25,6 +25,7 @@ struct Ways {
   int num_ranks = 0;         ///< 0: as many as it likes
   bool cuts_shards = false;  ///< see draw_config()
   bool has_stages = false;   ///< every model is on the stages of a pipeline; otherwise some are
+  bool uses_files = false;   ///< every model in shards has some of it in files; otherwise some do
 };
 Program make_program(std::uint64_t seed, const Ways& ways = {});
 

@@ -3,6 +3,7 @@
 #include <tessera/comm/texts.h>
 #include <tessera/core/error.h>
 #include <tessera/intercept/acting_tensor.h>
+#include <tessera/shard/trained_memory.h>
 #include <tessera/train/training_state.h>
 
 #include <torch/torch.h>
@@ -46,7 +47,7 @@ std::optional<TensorParallelModel> cut_layers(std::uint64_t seed, const Config& 
 namespace {
 
 /// What a rank has of a tensor that may be cut, without asking others.
-Tensor local_of(const Tensor& tensor) { return intercept::held_part(tensor).detach(); }
+Tensor local_of(const Tensor& tensor) { return shard::readable(intercept::held_part(tensor).detach()); }
 
 }  // namespace
 
@@ -88,13 +89,26 @@ FsdpOptions fsdp_options_of(const Config& config) {
 
 }  // namespace
 
-ShardedModel shard_model(const NodePtr& node, const Config& config, const Communicator& ranks) {
+std::unique_ptr<Offload> put_in_files(const Config& config) {
+  if (config.in_files.empty()) return nullptr;
+  const auto tier = [&](const char* what) {
+    return config.in_files.find(what) == std::string::npos ? Tier::kHost : Tier::kFile;
+  };
+  TemporaryFolder folder;
+  Offload offload(
+      OffloadOptions().parameters(tier("parameters")).states(tier("states")).folders({folder.path().string()}));
+  return std::make_unique<Offload>(std::move(offload));  // its files have no names, and need no folder any more
+}
+
+ShardedModel shard_model(const NodePtr& node, const Config& config, const Communicator& ranks, const Offload* offload) {
   const auto model = std::static_pointer_cast<torch::nn::Module>(node);
-  if (config.num_replicas == 1) return fully_shard(model, ranks, fsdp_options_of(config));
+  FsdpOptions options = fsdp_options_of(config);
+  if (offload) options.flat_sources(offload->sources());
+  if (config.num_replicas == 1) return fully_shard(model, ranks, options);
   const int num_shards = config.num_ranks / config.num_replicas;
   const auto shards = ranks.split_by([&](int rank) { return rank / num_shards; });
   const auto replicas = ranks.split_by([&](int rank) { return rank % num_shards; });
-  return fully_shard(model, shards, replicas, fsdp_options_of(config));
+  return fully_shard(model, shards, replicas, options);
 }
 
 namespace {

@@ -4,6 +4,7 @@
 #include <tessera/comm/communicator.h>
 #include <tessera/data_parallel/distribute.h>
 #include <tessera/fsdp/fully_shard.h>
+#include <tessera/offload/offload.h>
 #include <tessera/optim/grad_scaler.h>
 #include <tessera/tensor_parallel/tensor_parallel.h>
 
@@ -44,7 +45,10 @@ std::optional<TensorParallelModel> cut_layers(std::uint64_t seed, const Config& 
 /// What a rank has of the model's parameters, as its handle says.
 std::vector<Piece> pieces_of(const ParallelModel& handle, const torch::optim::Optimizer& optimizer);
 
-ShardedModel shard_model(const NodePtr& model, const Config& config, const Communicator& ranks);
+/// Null: this rank keeps nothing in files.
+std::unique_ptr<Offload> put_in_files(const Config& config);
+ShardedModel shard_model(const NodePtr& model, const Config& config, const Communicator& ranks,
+                         const Offload* offload = nullptr);
 /// With the hook of the program's own, if it has one.
 DdpOptions ddp_options_of(const Config& config);
 

@@ -101,7 +101,8 @@ class FsdpUser : public User {
         early_views_(config.keeps_views ? early_views_of(*model_) : std::vector<Tensor>{}),
         tools_(groups),
         cut_(cut_layers(seed, config, model_, groups)),
-        sharded_(shard_model(model_, config, tools_.with_batches())) {
+        offload_(put_in_files(config)),
+        sharded_(shard_model(model_, config, tools_.with_batches(), offload_.get())) {
     kept = std::move(early_views_);
   }
 
@@ -155,6 +156,7 @@ class FsdpUser : public User {
   std::vector<Tensor> early_views_;
   RankTools tools_;
   std::optional<TensorParallelModel> cut_;
+  std::unique_ptr<Offload> offload_;
   ShardedModel sharded_;
   std::int64_t way_saved_ = 0;
 };

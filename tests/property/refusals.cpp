@@ -33,6 +33,8 @@ const std::vector<Refusal>& refusals() {
        [](const Action& action, const Config& config, const Circumstances&) {
          return config.pp > 1 && is_one_of(action, {"call_by_hand", "load_saved", "reload_optimizer"});
        }},
+      {"lies in a file",
+       [](const Action&, const Config& config, const Circumstances&) { return !config.in_files.empty(); }},
       {"are in shards at this point",
        [](const Action& action, const Config&, const Circumstances&) {
          return is_one_of(action, {"read", "evaluate_on_a_thread"});

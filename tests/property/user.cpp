@@ -1,5 +1,6 @@
 #include "property/user.h"
 
+#include <tessera/optim/adamw.h>
 #include <tessera/optim/clip_grad_norm.h>
 #include <tessera/shard/named_tensors.h>
 
@@ -191,6 +192,10 @@ void User::make_optimizer(std::int64_t way) {
       optimizer_ = optimizer_of<torch::optim::Adam>(groups, AdamOptions(0.003));
       break;
     default:
+      if (has_files_) {
+        optimizer_ = optimizer_of<optim::AdamW>(groups, AdamWOptions(0.003).weight_decay(0.1));
+        break;
+      }
       optimizer_ = optimizer_of<torch::optim::AdamW>(groups, AdamWOptions(0.003).weight_decay(0.1));
   }
 }
@@ -199,7 +204,8 @@ User::User(NodePtr model, const Config& config)
     : model_(std::move(model)),
       device_(model_->parameters().front().device()),
       is_cut_(config.tp > 1),
-      has_stages_(config.has_stages()) {}
+      has_stages_(config.has_stages()),
+      has_files_(!config.in_files.empty()) {}
 
 Tensor User::pass(const Pass& pass, int part) {
   const at::AutoGradMode grad_mode(pass.trains);

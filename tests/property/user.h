@@ -117,6 +117,7 @@ class User {
   at::Device device_;
   bool is_cut_;
   bool has_stages_;
+  bool has_files_;
   std::int64_t way_of_optimizer_ = 0;
 };
 

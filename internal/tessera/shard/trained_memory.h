@@ -25,8 +25,9 @@ class TrainedMemory {
 
   virtual ~TrainedMemory() = default;
 
-  /// What stands in the optimizer for one of the tensors that it keeps for `trained`. It may have no bytes. The values
-  /// are those of `state`, zeros if that is undefined; returns `state` itself if it stands for them already.
+  /// What stands in an optimizer for the tensor number `which` that it keeps for `trained`. It may have no bytes. The
+  /// values are those of `state`, zeros if that is undefined; returns `state` itself if it stands for them already.
+  /// Each optimizer has its own: what stands for a state is nobody else's for as long as it lives.
   virtual at::Tensor keep_state(const at::Tensor& trained, std::size_t which, const at::Tensor& state) = 0;
   /// Whether the gradient of `trained` has no bytes: then only the functions below can use it.
   virtual bool keeps_gradient(const at::Tensor& trained) const = 0;
@@ -38,11 +39,15 @@ class TrainedMemory {
   /// The values of something that is kept here, a trained tensor or a part of one or of its state, in memory that the
   /// result keeps. Throws StorageError where there is no room for them.
   virtual at::Tensor read(const at::Tensor& kept) const = 0;
+  /// Tensors to be stepped, and what keep_state() gave for each.
+  struct Stepped {
+    std::vector<at::Tensor> trained;
+    std::vector<std::vector<at::Tensor>> states;
+  };
   /// Calls `update` for all pieces of these tensors, which it changes in place; they are gone when it returns.
   /// Throws StorageError; then a part of the tensors was stepped, and all that is asked of this memory throws.
-  /// Requires: keep_state() for `num_states` states of each; a dense gradient.
-  virtual void step(const std::vector<at::Tensor>& trained, std::size_t num_states,
-                    const std::function<void(const Piece& piece)>& update) = 0;
+  /// Requires: a dense gradient for each.
+  virtual void step(const Stepped& stepped, const std::function<void(const Piece& piece)>& update) = 0;
 };
 
 /// As long as it lives, trained_memory_of() finds `memory` for tensors in the storage of `kept`.
