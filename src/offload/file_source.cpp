@@ -53,6 +53,7 @@ void FileSource::read_into_copy(std::shared_ptr<std::byte> memory) {
 
 void FileSource::expect() {
   if (copy_ || opened_ || !places_->options.overlap()) return;
+  if (places_->files->is_being_written(block_)) return;  // nobody needs it yet, so nobody should wait for it
   if (auto memory = places_->memory->try_take(num_bytes(), Kind::kBuffers)) read_into_copy(std::move(memory));
 }
 

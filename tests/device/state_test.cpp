@@ -6,13 +6,17 @@
 #include <tessera/train/training_state.h>
 
 #include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -92,6 +96,35 @@ class Training {
 
 void require_bits(const State& found, const State& expected, const std::string& what) {
   for (const auto& [name, value] : expected) require(at::equal(found.at(name), value), what + ": " + name);
+}
+
+/// The save is made on one stream, and the memory of what is saved belongs to another, which gives it to the next one.
+TEST_F(StateOnDevices, SavesWhatIsFreedOnAStreamOfItsOwn) {
+  delay(3);
+  const TemporaryFolder folder;
+  on_devices(1, [&](const World& world, const at::Device& device) {
+    constexpr std::int64_t kElements = 1 << 16;
+    CheckpointFolder checkpoints(folder.path(), world, CheckpointOptions().asynchronous(true));
+    const c10::Stream owner = c10::impl::VirtualGuardImpl(device.type()).getNewStream(device);
+    const auto filled = [&](double value) {
+      const c10::StreamGuard on_owner(owner);
+      return at::full({kElements}, value, at::TensorOptions(at::kFloat).device(device));
+    };
+    RankState state;
+    state.slices.push_back(whole_slice("model", "weight", filled(1)));
+    order_streams(owner, *current_stream(device));
+    checkpoints.save(1, state);
+    state.slices.clear();
+    const Tensor next = filled(2);
+    require(checkpoints.wait().saved, "saved");
+    checkpoints.load_newest([&](const SavedStep& saved) {
+      std::vector<float> found(kElements);
+      saved.read("model", "weight", Slice::whole({kElements}), std::as_writable_bytes(std::span(found)));
+      require(std::ranges::all_of(found, [](float value) { return value == 1; }), "what was there when it was saved");
+    });
+    order_streams(owner, *current_stream(device));
+    require(at::equal(next.cpu(), at::full({kElements}, 2.0F)), "and the next one");
+  });
 }
 
 TEST_F(StateOnDevices, GoesOnWithTheSameBits) {

@@ -79,13 +79,14 @@ class DeviceCopies {
  public:
   void copy(std::byte* place, const at::Tensor& part) {
     const c10::Stream side = stream_of(part.device());
+    // Its memory may belong to another stream than the current one, which end() lets wait.
+    part.record_stream(side);
     const c10::StreamGuard on_side(side);
     at::from_blob(place, part.sizes(), part.options().device(at::kCPU).requires_grad(false))
         .copy_(part, /*non_blocking=*/true);
   }
 
-  /// What is launched from now on waits for the copies: it may write to what is copied, or to memory of it that was
-  /// freed since.
+  /// What is launched from now on waits for the copies: it may write to what is copied.
   std::vector<std::shared_ptr<c10::Event>> end() {
     std::vector<std::shared_ptr<c10::Event>> ends;
     for (const auto& [device, side] : sides_) {

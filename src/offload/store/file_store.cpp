@@ -51,6 +51,8 @@ Transfer FileStore::write(const FileBlock& block, std::uint64_t offset, std::spa
   return Transfer(std::move(transfer));
 }
 
+bool FileStore::is_being_written(const FileBlock& block) const { return worker_->is_being_written(*block.state_); }
+
 std::size_t FileStore::alignment() const { return worker_->files().alignment(); }
 
 FileTraffic FileStore::traffic() const { return worker_->traffic(); }

@@ -88,6 +88,9 @@ class FileStore {
   Transfer write(const FileBlock& block, std::uint64_t offset, std::span<const std::byte> bytes,
                  std::shared_ptr<void> keeper);
 
+  /// Whether a transfer that reads it would have to wait for one that writes.
+  bool is_being_written(const FileBlock& block) const;
+
   std::size_t alignment() const;
   /// The bytes of memory that a transfer of so many touches.
   std::size_t padded(std::size_t num_bytes) const { return (num_bytes + alignment() - 1) / alignment() * alignment(); }

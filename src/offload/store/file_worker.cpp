@@ -130,6 +130,11 @@ void FileWorker::start(const std::shared_ptr<TransferState>& transfer) {
   changed_.notify_all();
 }
 
+bool FileWorker::is_being_written(const BlockState& block) const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(block.under_way, [](const TransferState* one) { return one->writes; });
+}
+
 bool FileWorker::is_done(const TransferState& transfer) const {
   const std::lock_guard lock(mutex_);
   return transfer.num_chunks_left == 0;

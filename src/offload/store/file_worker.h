@@ -69,6 +69,7 @@ class FileWorker : public std::enable_shared_from_this<FileWorker> {
 
   /// Blocks: while a transfer of the same bytes is under way, if one of the two writes.
   void start(const std::shared_ptr<TransferState>& transfer);
+  bool is_being_written(const BlockState& block) const;
   bool is_done(const TransferState& transfer) const;
   void wait(const TransferState& transfer) const;
 
