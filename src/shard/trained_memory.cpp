@@ -42,10 +42,13 @@ std::shared_ptr<TrainedMemory> trained_memory_of(const at::Tensor& trained) {
   return found == memories.all.end() ? nullptr : found->second.lock();
 }
 
+bool has_no_bytes(const at::Tensor& tensor) {
+  return tensor.numel() > 0 && tensor.has_storage() &&
+         tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() == nullptr;
+}
+
 at::Tensor readable(const at::Tensor& tensor) {
-  const bool has_bytes = tensor.numel() == 0 || !tensor.has_storage() ||
-                         tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr;
-  if (has_bytes) return tensor;
+  if (!has_no_bytes(tensor)) return tensor;
   const auto memory = trained_memory_of(tensor);
   return memory ? memory->read(tensor) : tensor;
 }

@@ -64,6 +64,8 @@ class TrainedMemoryNote {
 
 /// Null for a tensor that nobody keeps.
 std::shared_ptr<TrainedMemory> trained_memory_of(const at::Tensor& trained);
+/// Whether it has no bytes, so that a pointer to them would be an error.
+bool has_no_bytes(const at::Tensor& tensor);
 /// The tensor itself; one whose bytes lie elsewhere, read from there.
 at::Tensor readable(const at::Tensor& tensor);
 

@@ -2,6 +2,7 @@
 
 #include <tessera/core/error.h>
 #include <tessera/optim/adamw.h>
+#include <tessera/shard/trained_memory.h>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -272,7 +273,9 @@ void OptimizerState::apply(const Entry& entry, const SavedNames& names, std::vec
   for (const StateTensor& one : kind_.tensors) {
     if (!one.is_kept(options_of(entry))) continue;
     at::Tensor& tensor = one.of(*state);
-    if (!tensor.defined() || tensor.sizes() != entry.tensor.sizes()) tensor = at::zeros_like(entry.tensor.detach());
+    // What lies in a file goes there again in the next step.
+    const bool fits = tensor.defined() && tensor.sizes() == entry.tensor.sizes() && !shard::has_no_bytes(tensor);
+    if (!fits) tensor = at::zeros_like(entry.tensor.detach());
     for (const ParameterPart& part : entry.parts) {
       const std::string saved = names.saved_name(part.name) + "/" + one.name;
       if (!holds(part) || !names.find_tensor(kOptimizerGroup, saved)) continue;
