@@ -38,8 +38,8 @@ TEST(PipelineTrace, HasASpanForEachOperationInTheOrderOfTheSchedule) {
   for (int rank = 0; rank < 2; ++rank) {
     std::vector<std::string> expected{"begin of a step: comparison of the ranks"};
     for (const auto& one : schedule.operations[static_cast<std::size_t>(rank)]) expected.push_back(to_string(one));
-    // All that this rank has sent; then what it has sent of shared parameters.
-    for (int i = 0; i < 2; ++i) expected.emplace_back("end of a step: until the messages of this rank have left");
+    // All that this rank has sent, shared parameters' gradients too.
+    expected.emplace_back("end of a step: until the messages of this rank have left");
     expected.emplace_back("broadcast of the loss, from rank 1");
     EXPECT_EQ(spans_in(folder.file("t.rank" + std::to_string(rank) + ".pftrace")), expected);
   }
