@@ -19,8 +19,8 @@ constexpr std::size_t kMostOfChunk = 2;    // files that a chunk lies in
 constexpr int kMostTries = 3;              // of a chunk
 constexpr std::uint64_t kGrowth = std::uint64_t{64} << 20;
 
-StorageError closed(const BlockState& block) {
-  return StorageError("offload: the store of " + block.what + " was closed before its bytes were on their way");
+std::string why_closed(const BlockState& block) {
+  return "offload: the store of " + block.what + " was closed before its bytes were on their way";
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ void FileWorker::end() {
   }
   changed_.notify_all();
   for (const auto& chunk : dropped) {
-    finish(*chunk, std::make_exception_ptr(closed(*chunk->transfer->block)));
+    finish(*chunk, why_closed(*chunk->transfer->block));
   }
   thread_.join();
 }
@@ -120,7 +120,7 @@ void FileWorker::start(const std::shared_ptr<TransferState>& transfer) {
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return !waits_for_another(*transfer); });
-    if (is_ending_) throw closed(block);
+    if (is_ending_) throw StorageError(why_closed(block));
     transfer->num_chunks_left = chunks.size();
     if (chunks.empty()) return;
     block.under_way.push_back(transfer.get());
@@ -143,7 +143,7 @@ bool FileWorker::is_done(const TransferState& transfer) const {
 void FileWorker::wait(const TransferState& transfer) const {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return transfer.num_chunks_left == 0; });
-  if (transfer.error) std::rethrow_exception(transfer.error);
+  if (!transfer.error.empty()) throw StorageError(transfer.error);
 }
 
 FileTraffic FileWorker::traffic() const {
@@ -203,7 +203,7 @@ void FileWorker::begin(const std::shared_ptr<Chunk>& chunk) {
     chunk->checksum = known.checksum;
     if (known.is == ChunkSum::Is::kZero) {
       std::memset(chunk->memory.data(), 0, chunk->num_bytes);
-      return finish(*chunk, nullptr);
+      return finish(*chunk, "");
     }
     if (known.is == ChunkSum::Is::kLost) return finish(*chunk, write_error);
   }
@@ -287,37 +287,35 @@ void FileWorker::end(const std::shared_ptr<Chunk>& chunk) {
     if (is_good) (writes ? traffic_.bytes_written : traffic_.bytes_read) += chunk->memory.size();
     if (is_repeated) ++traffic_.num_repeated;
   }
-  if (is_good) return finish(*chunk, nullptr);
+  if (is_good) return finish(*chunk, "");
   if (is_repeated) return begin(chunk);
   finish(*chunk, fault_of(*chunk, /*is_damaged=*/!failed));
 }
 
-std::exception_ptr FileWorker::fault_of(const Chunk& chunk, bool is_damaged) const {
+std::string FileWorker::fault_of(const Chunk& chunk, bool is_damaged) const {
   const TransferState& transfer = *chunk.transfer;
   const SwapFiles::Place place = files_.place_of(place_of(chunk), chunk.num_bytes);
   const std::string where = "(its swap file, bytes " + std::to_string(place.offset) + " to " +
                             std::to_string(place.offset + chunk.num_bytes) + ", " + transfer.block->what + ")";
   if (!is_damaged) {
-    return std::make_exception_ptr(disk::disk_error(
-        files_.folder(chunk.failed_file), (transfer.writes ? "cannot be written " : "cannot be read ") + where,
-        chunk.error, 0, "offload less"));
+    const std::string what = (transfer.writes ? "cannot be written " : "cannot be read ") + where;
+    return disk::disk_error(files_.folder(chunk.failed_file), what, chunk.error, 0, "offload less").what();
   }
-  return std::make_exception_ptr(StorageError(files_.folder(place.file).string() + " cannot be trusted " + where +
-                                              ": what was read is not what was written. Use another disk, and go on "
-                                              "from a checkpoint"));
+  return files_.folder(place.file).string() + " cannot be trusted " + where +
+         ": what was read is not what was written. Use another disk, and go on from a checkpoint";
 }
 
-void FileWorker::finish(const Chunk& chunk, std::exception_ptr error) {
+void FileWorker::finish(const Chunk& chunk, const std::string& error) {
   TransferState& transfer = *chunk.transfer;
   std::shared_ptr<void> keeper;  // freed when the lock is not held
   {
     const std::lock_guard lock(mutex_);
     if (transfer.writes) {
       using Is = ChunkSum::Is;
-      transfer.block->chunks[chunk.index] = {error ? Is::kLost : Is::kWritten, chunk.checksum};
-      if (error) transfer.block->write_error = error;
+      transfer.block->chunks[chunk.index] = {error.empty() ? Is::kWritten : Is::kLost, chunk.checksum};
+      if (!error.empty()) transfer.block->write_error = error;
     }
-    if (error && !transfer.error) transfer.error = std::move(error);
+    if (transfer.error.empty()) transfer.error = error;
     if (--transfer.num_chunks_left > 0) return;
     transfer.block->under_way.remove(&transfer);
     keeper = std::move(transfer.keeper);

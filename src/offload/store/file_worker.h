@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <exception>
 #include <filesystem>
 #include <list>
 #include <memory>
@@ -38,7 +37,7 @@ struct BlockState {
   std::string what;
   // Guarded by the worker's mutex:
   std::vector<ChunkSum> chunks;
-  std::exception_ptr write_error;  // of a chunk that is lost
+  std::string write_error;  // of a chunk that is lost
   std::list<TransferState*> under_way;
 };
 
@@ -50,7 +49,7 @@ struct TransferState {
   std::shared_ptr<void> keeper;
   // Guarded by the worker's mutex:
   std::size_t num_chunks_left = 0;
-  std::exception_ptr error;
+  std::string error;  // "": none. In words: each thread that waits throws an error of its own
 
   std::uint64_t end() const { return offset + memory.size(); }
 };
@@ -105,8 +104,9 @@ class FileWorker : public std::enable_shared_from_this<FileWorker> {
   void complete(std::unique_ptr<Request> request, int result);
   void end(const std::shared_ptr<Chunk>& chunk);
   bool holds_what_was_written(const Chunk& chunk) const;
-  std::exception_ptr fault_of(const Chunk& chunk, bool is_damaged) const;
-  void finish(const Chunk& chunk, std::exception_ptr error);
+  std::string fault_of(const Chunk& chunk, bool is_damaged) const;
+  /// `error`: "" if all went well.
+  void finish(const Chunk& chunk, const std::string& error);
   std::uint64_t place_of(const Chunk& chunk) const;
 
   static bool conflict(const TransferState& a, const TransferState& b);
