@@ -76,6 +76,8 @@ class HostSource : public GatheredCopy {
     memory_->keep(shard_, nullptr, spec_.name);
     return shard_;
   }
+  /// Else nobody would ask start(), which refuses a part that a failed step has left half stepped.
+  bool is_whole_itself() const override { return !places_->options.uses_files(); }
   void start(const at::Tensor& shard) override {
     places_->require_whole();
     GatheredCopy::start(shard);

@@ -32,7 +32,6 @@ class SwapFiles {
   /// Where the bytes from `offset` on lie, at most `num_bytes` of them.
   Place place_of(std::uint64_t offset, std::size_t num_bytes) const;
 
-  std::size_t num_files() const { return files_.size(); }
   int descriptor(std::size_t file) const { return files_[file].get(); }
   const std::filesystem::path& folder(std::size_t file) const { return folders_[file]; }
   /// Whether all are read and written past the page cache.
